@@ -1,0 +1,54 @@
+"""tokenmill: text in, training tokens out. Exact, crash-safe, resumable.
+
+>>> import tokenmill
+>>> tokenmill.prepare("data/*.parquet", "out", format="nanogpt")
+>>> ds = tokenmill.open_dataset("out")
+>>> ds["train"].tokens[:10], ds["train"].documents[0]
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tokenmill.errors import TokenmillError
+
+if TYPE_CHECKING:
+    from tokenmill.loader import Dataset, open_dataset
+    from tokenmill.prepare import Result, prepare
+    from tokenmill.verify import Report, verify
+
+__version__ = "0.1.0"
+__all__ = [
+    "Dataset",
+    "Report",
+    "Result",
+    "TokenmillError",
+    "__version__",
+    "open_dataset",
+    "prepare",
+    "verify",
+]
+
+_HOMES = {
+    "prepare": "tokenmill.prepare",
+    "Result": "tokenmill.prepare",
+    "open_dataset": "tokenmill.loader",
+    "Dataset": "tokenmill.loader",
+    "verify": "tokenmill.verify",
+    "Report": "tokenmill.verify",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Heavy modules are imported when first used: `tokenmill --help` must be quick."""
+    if name in _HOMES:
+        from importlib import import_module
+
+        value = getattr(import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'tokenmill' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,356 @@
+"""The command line: thin commands over the library. Output on stdout, progress on stderr."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tokenmill import __version__
+from tokenmill.errors import EXIT_OK, EXIT_QUARANTINED, Interrupted, TokenmillError
+
+if TYPE_CHECKING:
+    from tokenmill.prepare import Prepared, Result
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+def _examples(*lines: str) -> str:
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def main() -> None:
+    """Entry point: our errors become a message and an exit code, never a traceback."""
+    try:
+        status = cli.main(standalone_mode=False)
+    except TokenmillError as error:
+        _report(error)
+        status = error.exit_code
+    except click.ClickException as error:
+        error.show()
+        status = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        status = 130
+    sys.stdout.flush()
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _report(error: TokenmillError) -> None:
+    if os.environ.get("TOKENMILL_DEBUG"):
+        import traceback
+
+        traceback.print_exception(error)
+    word = "interrupted" if isinstance(error, Interrupted) else "error"
+    click.echo(f"{click.style(word, fg='red', bold=True)}: {error.message}", err=True)
+    if isinstance(error, Interrupted):
+        import shlex
+
+        click.echo(f"resume with: tokenmill {shlex.join(sys.argv[1:])}", err=True)
+    elif error.hint:
+        click.echo(f"{click.style('hint', fg='cyan')}: {error.hint}", err=True)
+
+
+@click.group(
+    context_settings=CONTEXT,
+    epilog=_examples(
+        "tokenmill prepare data/*.parquet -o out",
+        "tokenmill prepare data/ -o shards --format llmc --tokenizer gpt2",
+        "tokenmill verify out",
+    ),
+)
+@click.version_option(__version__, prog_name="tokenmill")
+def cli() -> None:
+    """Text in, training tokens out: exact, crash-safe, resumable."""
+
+
+def _plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that `prepare` and `plan` share."""
+    options = [
+        click.argument("inputs", nargs=-1, required=True),
+        click.option("-o", "--output", required=True, metavar="DIR", help="Folder to write."),
+        click.option(
+            "--text-column", default="text", show_default=True, help="Column or JSON field."
+        ),
+        click.option(
+            "--tokenizer",
+            default="gpt2",
+            show_default=True,
+            help="gpt2, r50k_base, p50k_base, cl100k_base or o200k_base.",
+        ),
+        click.option(
+            "--format", default="nanogpt", show_default=True, help="Trainer: nanogpt or llmc."
+        ),
+        click.option(
+            "--eot",
+            metavar="WHERE",
+            help="Separator: append, prepend or none.  [default: the trainer's]",
+        ),
+        click.option(
+            "--cut", metavar="HOW", help="Shards end: exact or document.  [default: exact]"
+        ),
+        click.option("--shard-tokens", metavar="N", help="Tokens per shard.  [default: 100M]"),
+        click.option("--name", help="Start of shard names.  [default: the folder's name]"),
+        click.option(
+            "--val",
+            metavar="RULE",
+            help="Held out: 0.0005, docs:N, tokens:N, shard or none.  [default: the trainer's]",
+        ),
+        click.option("--seed", type=int, default=0, show_default=True, help="For --val FRACTION."),
+        click.option("--drop-empty", is_flag=True, help="Drop empty documents (counted)."),
+        click.option(
+            "--workers",
+            type=int,
+            metavar="N",
+            help="Processes; 0: all in this one.  [default: usable cores]",
+        ),
+        click.option(
+            "--memory",
+            metavar="SIZE",
+            help="For all processes together.  [default: 0.5GB + 0.5GB a worker]",
+        ),
+        click.option(
+            "--start-method",
+            default="forkserver",
+            show_default=True,
+            help="forkserver, spawn or fork.",
+        ),
+        click.option(
+            "--encoder",
+            default="auto",
+            show_default=True,
+            help="auto, gigatoken or reference (tiktoken).",
+        ),
+        click.option(
+            "--encoder-check/--no-encoder-check",
+            default=True,
+            show_default=True,
+            help="Encode samples again with the reference.",
+        ),
+        click.option("--on-bad-row", default="stop", show_default=True, help="stop or quarantine."),
+        click.option("--overwrite", is_flag=True, help="Remove what tokenmill made in DIR before."),
+        click.option("--json", "as_json", is_flag=True, help="Result as JSON on stdout."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@cli.command(
+    context_settings=CONTEXT,
+    epilog=_examples(
+        "tokenmill prepare data/*.parquet -o out",
+        "tokenmill prepare a.jsonl.zst b.jsonl -o out --text-column content",
+        "tokenmill prepare data/ -o edu --format llmc --shard-tokens 100M --val shard",
+        "tokenmill prepare data/ -o out --tokenizer o200k_base --val docs:1000",
+    ),
+)
+@_plan_options
+@click.option("--quiet", is_flag=True, help="No plan and no progress.")
+def prepare(
+    inputs: tuple[str, ...], output: str, as_json: bool, quiet: bool, **options: Any
+) -> int:
+    """Turn parquet and JSON lines into token files.
+
+    INPUTS are files, directories or globs. The same command resumes after any interruption.
+    """
+    from tokenmill.engines.observer import Observer
+    from tokenmill.prepare import prepare as run
+    from tokenmill.progress import LiveProgress, PlainProgress
+
+    observer: Observer
+    if quiet:
+        observer = Observer()
+    else:
+        observer = LiveProgress() if sys.stderr.isatty() else PlainProgress()
+
+    def on_plan(prepared: Prepared) -> None:
+        if not quiet:
+            click.echo(_plan_line(prepared), err=True)
+
+    try:
+        result = run(list(inputs), output, observer=observer, on_plan=on_plan, **options)
+    finally:
+        if isinstance(observer, LiveProgress):
+            observer.close()
+    if as_json:
+        _echo_json(_result_dict(result))
+    else:
+        _echo_summary(result)
+    return EXIT_QUARANTINED if result.manifest.counts["quarantined"] else EXIT_OK
+
+
+@cli.command(
+    context_settings=CONTEXT,
+    epilog=_examples(
+        "tokenmill plan data/ -o out --format llmc",
+        "tokenmill plan data/*.jsonl.gz -o out --json",
+    ),
+)
+@_plan_options
+def plan(inputs: tuple[str, ...], output: str, as_json: bool, **options: Any) -> int:
+    """Show what `prepare` with the same arguments would read and write. Writes nothing."""
+    from tokenmill.prepare import make_options, make_plan
+
+    prepared = make_plan(list(inputs), output, make_options(options))
+    if as_json:
+        _echo_json(_plan_dict(prepared))
+        return EXIT_OK
+    click.echo(_plan_line(prepared))
+    for source in prepared.plan.sources:
+        rows = f"{source.rows} rows" if source.rows >= 0 else "rows known when read"
+        chain = ", one chain (compressed: one worker at a time)" if source.compression else ""
+        click.echo(f"  {source.name}: {source.size / 1e6:.1f} MB, {rows}{chain}")
+    for skipped in prepared.found.skipped:
+        click.echo(f"  skipped {skipped.path}: {skipped.reason}")
+    click.echo(_output_line(prepared))
+    return EXIT_OK
+
+
+@cli.command(
+    context_settings=CONTEXT,
+    epilog=_examples("tokenmill verify out", "tokenmill verify out --json"),
+)
+@click.argument("directory")
+@click.option("--json", "as_json", is_flag=True, help="Result as JSON on stdout.")
+def verify(directory: str, as_json: bool) -> int:
+    """Compare every byte of a dataset with its manifest: exit 0, or 3 and what is wrong."""
+    import msgspec
+
+    from tokenmill.verify import verify as check
+
+    report = check(directory)
+    if as_json:
+        _echo_json({**msgspec.to_builtins(report), "ok": report.ok})
+    elif report.ok:
+        speed = report.bytes / max(report.seconds, 1e-3) / 1e9
+        click.echo(
+            f"{click.style('ok', fg='green', bold=True)}: {report.files} files, "
+            f"{report.bytes / 1e6:.1f} MB, {report.seconds:.2f} s ({speed:.1f} GB/s)"
+        )
+    else:
+        for problem in report.problems:
+            click.echo(f"{click.style('bad', fg='red', bold=True)}: {problem}")
+    return 0 if report.ok else 3
+
+
+# --- what is printed -------------------------------------------------------------------------
+
+
+def _echo_json(value: dict[str, Any]) -> None:
+    import msgspec
+
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=1).decode())
+
+
+def _plan_line(prepared: Prepared) -> str:
+    settings, sources = prepared.plan.settings, prepared.plan.sources
+    rows = sum(source.rows for source in sources if source.rows >= 0)
+    counted = f", {rows:,} rows" if all(s.rows >= 0 for s in sources) else ""
+    skipped = f", {len(prepared.found.skipped)} skipped" if prepared.found.skipped else ""
+    workers = prepared.run.workers
+    return (
+        f"plan: {len(sources)} file{'s' * (len(sources) != 1)}, "
+        f"{prepared.plan.input_bytes / 1e6:.1f} MB{counted}{skipped} -> {settings.format} in "
+        f"{prepared.output} ({settings.tokenizer}, {settings.dtype}, eot {settings.eot}, "
+        f"val {settings.val}), {workers or 'no'} worker{'s' * (workers != 1)}, "
+        f"{prepared.run.memory / 1e9:.1f} GB"
+    )
+
+
+def _output_line(prepared: Prepared) -> str:
+    from tokenmill.formats import get_format
+
+    settings = prepared.plan.settings
+    fmt = get_format(settings.format)
+    names = [fmt.file_name(settings, split, 0) for split in ("val", "train")]
+    if settings.val.kind == "none":
+        names.pop(0)
+    each = f", a new one every {settings.shard_tokens:,} tokens" if settings.shard_tokens else ""
+    return f"  writes {', '.join(names)}{each}; manifest.json, run.json, index/"
+
+
+def _plan_dict(prepared: Prepared) -> dict[str, Any]:
+    import msgspec
+
+    return {
+        "plan": prepared.plan.to_dict(),
+        "fingerprint": prepared.plan.fingerprint,
+        "input_bytes": prepared.plan.input_bytes,
+        "rows": [source.rows for source in prepared.plan.sources],
+        "skipped": msgspec.to_builtins(prepared.found.skipped),
+        "run": msgspec.to_builtins(prepared.run),
+    }
+
+
+def _result_dict(result: Result) -> dict[str, Any]:
+    import msgspec
+
+    return {
+        "output": result.output,
+        "already_done": result.already_done,
+        "seconds": round(result.seconds, 3),
+        "counts": result.manifest.counts,
+        "splits": msgspec.to_builtins(result.manifest.splits),
+        "files": [
+            {"path": f.path, "tokens": f.tokens, "size": f.size}
+            for f in result.manifest.files
+            if f.kind == "tokens"
+        ],
+        "warnings": result.warnings,
+        "run": result.run,
+    }
+
+
+def _echo_summary(result: Result) -> None:
+    import msgspec
+
+    from tokenmill.config import PlanSettings
+    from tokenmill.formats import get_format
+    from tokenmill.progress import duration
+
+    manifest, counts = result.manifest, result.manifest.counts
+    settings = msgspec.convert(manifest.plan["settings"], PlanSettings)
+    if result.already_done:
+        click.echo(f"{result.output}: already complete, nothing to do")
+    files = [f for f in manifest.files if f.kind == "tokens"]
+    for file in files if len(files) <= 6 else [*files[:3], *files[-2:]]:
+        click.echo(f"  {file.path:32} {file.tokens:>15,} tokens {file.size:>15,} bytes")
+        if len(files) > 6 and file is files[2]:
+            click.echo(f"  ... {len(files) - 5} more")
+    for split in manifest.splits:
+        click.echo(f"  {split.name + ':':6} {split.documents:,} documents, {split.tokens:,} tokens")
+    click.echo(
+        f"  rows:  {counts['rows']:,} read = {counts['documents']:,} written + "
+        f"{counts['dropped']:,} dropped + {counts['quarantined']:,} quarantined"
+        + (f" ({counts['empty']:,} empty)" if counts["empty"] else "")
+    )
+    if settings.dtype != "uint16":
+        click.echo(f"  dtype: {settings.dtype}, since {settings.tokenizer} does not fit uint16")
+    encoder = result.run.get("encoder", {})
+    if encoder.get("checked_documents"):
+        click.echo(
+            f"  check: {encoder['checked_documents']} documents encoded again by the reference, "
+            "all equal"
+        )
+    for key, what in (
+        ("reference_documents", "documents went to the reference encoder (newer Unicode)"),
+        ("reference_failures", "documents that the reference cannot encode: the fast one did"),
+    ):
+        if encoder.get(key):
+            click.echo(f"  note:  {encoder[key]} {what}")
+    for warning in result.warnings:
+        click.echo(f"  {click.style('warning', fg='yellow')}: {warning}")
+    if counts["quarantined"]:
+        click.echo(f"  set aside: {result.output}/quarantine.jsonl")
+    if not result.already_done:
+        resumed = result.run.get("units_resumed", 0)
+        again = f", {resumed} units were durable already" if resumed else ""
+        speed = counts["text_bytes"] / max(result.seconds, 1e-3) / 1e6
+        shown = f" ({speed:.0f} MB/s of text)" if not resumed else ""
+        click.echo(f"  done in {duration(result.seconds)}{shown}{again}")
+    click.echo("\nload it:")
+    for line in get_format(settings.format).load_lines(settings, result.output):
+        click.echo(f"  {line}" if line else "")

@@ -1,0 +1,217 @@
+"""Settings of a job: frozen, validated once, and split by what they may do.
+
+Plan settings decide the bytes of the output; they are bound to an output folder and hashed into
+its fingerprint. Run settings decide only how the work is done; they are free on every resume.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Literal
+
+import msgspec
+
+from tokenmill.errors import UsageError
+
+Eot = Literal["append", "prepend", "none"]
+Cut = Literal["exact", "document"]
+ValKind = Literal["fraction", "docs", "tokens", "shard", "none"]
+EncoderChoice = Literal["auto", "gigatoken", "reference"]
+OnBadRow = Literal["stop", "quarantine"]
+
+START_METHODS = ("fork", "spawn", "forkserver")
+
+# Measured on 2 cores (docs/log.md): forkserver with imports and an opened tokenizer preloaded
+# starts 2 workers in 0.01 s once it is up, spawn needs 0.6 s; fork is as fast but copies whatever
+# threads and locks the caller's process happens to hold.
+DEFAULT_START_METHOD = "forkserver"
+
+_DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY = {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+
+
+def parse_count(text: str | int, *, what: str = "a number", unit: str = "") -> int:
+    """'100M' -> 100000000, '64KiB' -> 65536. k, M, G are decimal; KiB, MiB, GiB are binary."""
+    if isinstance(text, int) and not isinstance(text, bool):
+        return text
+    match = re.fullmatch(r"\s*(\d+(?:_\d+)*(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(text))
+    if match:
+        number, suffix = match[1].replace("_", ""), match[2].lower()
+        if unit and suffix.endswith(unit) and suffix not in _BINARY:
+            suffix = suffix[: -len(unit)]
+        factor = _BINARY.get(suffix) or _DECIMAL.get(suffix)
+        if factor:
+            whole, _, fraction = number.partition(".")
+            value = int(whole) * factor
+            if fraction:
+                value += int(fraction) * factor // 10 ** len(fraction)
+            return value
+    raise UsageError(
+        f"{what}: {text!r} is not a number",
+        hint="write a whole number, or one with k, M, G (decimal) or KiB, MiB, GiB (binary)",
+    )
+
+
+def parse_bytes(text: str | int, *, what: str = "a size") -> int:
+    """'1.5GB' -> 1500000000, '2GiB' -> 2147483648."""
+    return parse_count(text, what=what, unit="b")
+
+
+class Val(msgspec.Struct, frozen=True, kw_only=True):
+    """Which documents are held out: a hashed fraction, the first ones, llm.c's first shard."""
+
+    kind: ValKind
+    amount: int = 0
+    fraction: str = ""  # as written, so that the fingerprint does not depend on float printing
+
+    @classmethod
+    def parse(cls, text: str | float) -> Val:
+        text = str(text).strip()
+        if text in ("shard", "none"):
+            return cls(kind=text)  # type: ignore[arg-type]
+        kind, _, amount = text.partition(":")
+        if kind in ("docs", "tokens") and amount:
+            number = parse_count(amount, what=f"--val {kind}:N")
+            if number < 1:
+                raise UsageError(f"--val {text}: N must be at least 1", hint="or use --val none")
+            return cls(kind=kind, amount=number)  # type: ignore[arg-type]
+        try:
+            fraction = float(text)
+        except ValueError:
+            fraction = -1.0
+        if not 0 < fraction < 1:
+            raise UsageError(
+                f"--val {text!r} is not a validation rule",
+                hint="use a fraction such as 0.0005, docs:N, tokens:N, shard or none",
+            )
+        return cls(kind="fraction", fraction=repr(fraction))
+
+    @property
+    def threshold(self) -> int:
+        """A document is held out when its 64-bit hash is below this."""
+        return int(float(self.fraction) * 2**64) if self.kind == "fraction" else 0
+
+    def __str__(self) -> str:
+        if self.kind == "fraction":
+            return self.fraction
+        return f"{self.kind}:{self.amount}" if self.amount else self.kind
+
+
+class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What decides the bytes. Every field is part of the output's fingerprint."""
+
+    text_column: str
+    tokenizer: str
+    tokenizer_sha256: str
+    eot_id: int
+    vocab_size: int
+    format: str
+    dtype: Literal["uint16", "uint32"]
+    eot: Eot
+    cut: Cut
+    shard_tokens: int  # 0: one file per split
+    val: Val
+    seed: int
+    name: str
+    drop_empty: bool
+
+
+class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How the work is done. Free to change whenever a job is resumed."""
+
+    workers: int
+    memory: int
+    start_method: str = DEFAULT_START_METHOD
+    encoder: EncoderChoice = "auto"
+    encoder_check: bool = True
+    on_bad_row: OnBadRow = "stop"
+    overwrite: bool = False
+    sync_seconds: float = 2.0
+    sync_bytes: int = 256_000_000
+    stuck_seconds: float = 60.0
+
+
+def settings_to_dict(settings: msgspec.Struct) -> dict[str, Any]:
+    result: dict[str, Any] = msgspec.to_builtins(settings)
+    return result
+
+
+def available_cores() -> int:
+    """Cores this process may use: affinity, and the cgroup's quota where there is one."""
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:
+        cores = os.cpu_count() or 1
+    try:
+        with open("/sys/fs/cgroup/cpu.max") as file:
+            quota, period = file.read().split()
+        if quota != "max":
+            cores = min(cores, max(1, round(int(quota) / int(period))))
+    except (OSError, ValueError):
+        pass
+    return max(1, cores)
+
+
+def memory_allowed() -> int:
+    """Bytes this process may use: the machine's memory, or the cgroup's limit where lower."""
+    try:
+        limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        limit = 8 * 10**9
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            with open(path) as file:
+                text = file.read().strip()
+            if text != "max":
+                limit = min(limit, int(text))
+        except (OSError, ValueError):
+            continue
+    return limit
+
+
+# What the parts need, measured as PSS with every bundled vocabulary (docs/log.md): the
+# coordinator with its maps of units, and a worker with its encoder, one batch and one unit.
+COORDINATOR_BYTES = 200_000_000
+WORKER_MIN_BYTES = 300_000_000
+WORKER_BYTES = 500_000_000
+MEMORY_BASE_BYTES = 500_000_000
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """How many workers the memory allows, and what each may use."""
+
+    workers: int
+    memory: int
+    worker_bytes: int
+    note: str = ""
+
+
+def fit_budget(workers: int | None, memory: int | None) -> Budget:
+    """Workers and memory that agree with each other; fewer workers when memory is short."""
+    wanted = available_cores() if workers is None else workers
+    if wanted < 0:
+        raise UsageError(f"--workers {wanted}: must be 0 or more")
+    processes = max(1, wanted)
+    if memory is None:
+        memory = min(MEMORY_BASE_BYTES + WORKER_BYTES * processes, memory_allowed() // 2)
+    minimum = COORDINATOR_BYTES + WORKER_MIN_BYTES
+    if memory < minimum:
+        raise UsageError(
+            f"--memory {memory / 1e9:.2f}GB is below the minimum of {minimum / 1e9:.2f}GB",
+            hint=f"give --memory {minimum // 10**6}MB or more",
+        )
+    fits = max(1, (memory - COORDINATOR_BYTES) // WORKER_MIN_BYTES)
+    note = ""
+    if processes > fits:
+        note = (
+            f"{fits} workers instead of {processes}: --memory {memory / 1e9:.1f}GB holds no more "
+            f"(each needs {WORKER_MIN_BYTES / 1e9:.1f}GB)"
+        )
+        processes = fits
+    return Budget(
+        workers=processes if wanted else 0,
+        memory=memory,
+        worker_bytes=(memory - COORDINATOR_BYTES) // processes,
+        note=note,
+    )

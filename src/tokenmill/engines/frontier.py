@@ -1,0 +1,139 @@
+"""Which unit may be placed next, and where: the prefix sums of the run. No I/O.
+
+Units are encoded in any order and placed in document order. The frontier walks that order: it
+passes units that are durable from an earlier run, gives a place to the next one that is encoded,
+and waits at the first that is not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+import msgspec
+
+from tokenmill.engines.unit import UnitSummary
+from tokenmill.errors import TokenmillError
+from tokenmill.manifest import State, UnitRecord
+from tokenmill.pack import CutRule, NeedStarts, StreamState
+from tokenmill.plan import Segment, UnitId
+
+
+class SegmentJob:
+    """A segment and how far its units have come."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.written: set[int] = set()
+        self.last: int | None = None
+        self.deaths: dict[int, int] = {}
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.segment.source, self.segment.number
+
+    @property
+    def complete(self) -> bool:
+        return self.last is not None and len(self.written) == self.last + 1
+
+    def note_written(self, unit: UnitId, last: bool) -> None:
+        self.written.add(unit.part)
+        if last:
+            self.last = unit.part
+
+
+class Frontier:
+    def __init__(self, rules: list[CutRule], durable: dict[UnitId, UnitRecord]) -> None:
+        self.rules = rules
+        self.durable = durable
+        self.state = State(streams=tuple(StreamState() for _ in rules))
+        self._order: deque[SegmentJob] = deque()
+        self._part = 0
+        self._encoded: dict[UnitId, UnitSummary] = {}
+        self._placed: dict[UnitId, tuple[UnitSummary, State]] = {}
+        self._asked: UnitId | None = None
+
+    def add_segment(self, job: SegmentJob) -> None:
+        """Segments come in document order, each before any of its units."""
+        self._order.append(job)
+
+    @property
+    def idle(self) -> bool:
+        return not self._order
+
+    def encoded(self, summary: UnitSummary) -> tuple[UnitId, State] | None:
+        """A unit has been encoded. If it had its place already (its worker died), here it is."""
+        placed = self._placed.get(summary.unit)
+        if placed is None:
+            self._encoded[summary.unit] = summary
+            return None
+        if placed[0] != summary:
+            raise TokenmillError(
+                f"unit {summary.unit} came out differently the second time: {placed[0]} and "
+                f"{summary}",
+                hint="an input changed while it was being read, or this machine's memory is bad",
+            )
+        return summary.unit, placed[1]
+
+    def lost(self, unit: UnitId) -> None:
+        """The worker that held this encoded unit is gone."""
+        self._encoded.pop(unit, None)
+
+    def written(self, record: UnitRecord) -> None:
+        self._placed.pop(record.unit, None)
+        if record.unit == self._asked:
+            self._asked = None
+            self._step(record.after, record.last)
+
+    def ready(self) -> Iterator[tuple[UnitId, State]]:
+        """Units that may be written now, with the state that says where."""
+        while self._order and self._asked is None:
+            segment = self._order[0].segment
+            unit = UnitId(segment.source, segment.number, self._part)
+            before = self.state.entering(unit)
+            record = self.durable.pop(unit, None)
+            if record is not None:
+                if record.before != before:
+                    raise TokenmillError(
+                        f"the journal does not fit together at unit {unit}",
+                        hint="run again with --overwrite to start anew",
+                    )
+                self._step(record.after, record.last)
+                continue
+            summary = self._encoded.pop(unit, None)
+            if summary is None:
+                return
+            self._placed[unit] = (summary, before)
+            after = self._after(summary, before)
+            if after is None:
+                self._asked = unit  # only its worker can tell: wait for the record
+            else:
+                self._step(after, summary.last)
+            yield unit, before
+
+    def _step(self, after: State, last: bool) -> None:
+        self.state = after
+        self._part += 1
+        if last:
+            self._order.popleft()
+            self._part = 0
+
+    def _after(self, summary: UnitSummary, before: State) -> State | None:
+        """The state behind a unit, from its counts alone; None where they do not suffice."""
+        if summary.counts.quarantined:
+            return None
+        try:
+            streams = [
+                rule.lay_out(state, *counts, starts=None)[1]
+                for rule, state, counts in zip(
+                    self.rules, before.streams, summary.streams, strict=True
+                )
+            ]
+        except NeedStarts:
+            return None
+        return msgspec.structs.replace(
+            before,
+            streams=tuple(streams),
+            rows=before.rows + summary.counts.rows,
+            lines=before.lines + summary.lines,
+        )

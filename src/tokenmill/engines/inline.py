@@ -1,0 +1,57 @@
+"""`--workers 0`: everything in this process, in order. For debuggers and notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from tokenmill.engines.books import Books
+from tokenmill.engines.frontier import SegmentJob
+from tokenmill.engines.observer import Observer, Snapshot
+from tokenmill.engines.unit import Job, UnitWorker
+from tokenmill.plan import Plan
+
+
+def run_inline(
+    plan: Plan,
+    job: Job,
+    books: Books,
+    jobs: Iterator[SegmentJob],
+    observer: Observer,
+    snapshot: Snapshot,
+    check_interrupt: Callable[[], None],
+) -> dict[str, int]:
+    worker = UnitWorker(job)
+    snapshot.workers = 1
+    for segment_job in jobs:
+        books.frontier.add_segment(segment_job)
+        segment = segment_job.segment
+        if not segment_job.complete:
+            source = plan.sources[segment.source]
+
+            def progress(part: int, rows: int, size: int) -> None:
+                check_interrupt()
+
+            for encoded in worker.encode_segment(source, segment, segment_job.written, progress):
+                list(books.frontier.ready())  # pass what is durable in front of it
+                books.frontier.encoded(encoded.summary)
+                for _, before in books.frontier.ready():
+                    record = worker.place(encoded, before)
+                    books.written(record)
+                    segment_job.note_written(record.unit, record.last)
+                    counts = record.counts
+                    snapshot.tokens += counts.tokens
+                    snapshot.rows += counts.rows
+                    snapshot.text_bytes += counts.text_bytes
+                    snapshot.quarantined += counts.quarantined
+                    snapshot.units += 1
+                books.sync_if_due()
+        list(books.frontier.ready())
+        snapshot.bytes_done += segment.size
+        observer.update(snapshot)
+    return {
+        "reference_documents": worker.stats.reference_documents,
+        "reference_failures": worker.stats.reference_failures,
+        "checked_documents": worker.stats.checked_documents,
+        "checked_bytes": worker.stats.checked_bytes,
+        "reopened": worker.reopened,
+    }

@@ -1,0 +1,79 @@
+"""What crosses a process boundary: small plain data, msgpack, nothing pickled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tokenmill.engines.unit import UnitSummary
+from tokenmill.manifest import State, UnitRecord
+from tokenmill.plan import Segment, UnitId
+from tokenmill.sources import Source
+
+
+class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    pass
+
+
+# coordinator to worker
+class Work(_Message, frozen=True):
+    source: Source
+    segment: Segment
+    skip: list[int]
+
+
+class Place(_Message, frozen=True):
+    unit: UnitId
+    before: State
+
+
+class Stop(_Message, frozen=True):
+    pass
+
+
+# worker to coordinator
+class Ready(_Message, frozen=True):
+    """The encoder is open; nothing held."""
+
+
+class Progress(_Message, frozen=True):
+    """About to work on a batch: of which unit, how many rows and bytes."""
+
+    part: int
+    rows: int
+    size: int
+
+
+class Encoded(_Message, frozen=True):
+    summary: UnitSummary
+
+
+class Written(_Message, frozen=True):
+    record: UnitRecord
+
+
+class SegmentDone(_Message, frozen=True):
+    stats: dict[str, int]
+
+
+class Failed(_Message, frozen=True):
+    error: list[str]
+
+
+ToWorker = Work | Place | Stop
+FromWorker = Ready | Progress | Encoded | Written | SegmentDone | Failed
+
+encode = msgspec.msgpack.Encoder().encode
+_to_worker: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ToWorker)
+_from_worker: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(FromWorker)
+
+
+def decode_to_worker(content: bytes) -> ToWorker:
+    message: ToWorker = _to_worker.decode(content)
+    return message
+
+
+def decode_from_worker(content: bytes) -> FromWorker:
+    message: FromWorker = _from_worker.decode(content)
+    return message

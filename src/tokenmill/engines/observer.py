@@ -1,0 +1,30 @@
+"""What an engine tells whoever is watching. Engines print nothing themselves."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Snapshot(msgspec.Struct, kw_only=True):
+    """How far a run is, several times a second."""
+
+    bytes_done: int = 0  # of input, as the plan counts them
+    bytes_total: int = 0
+    text_bytes: int = 0
+    tokens: int = 0
+    rows: int = 0
+    units: int = 0
+    workers: int = 0
+    retries: int = 0
+    quarantined: int = 0
+    resumed_bytes: int = 0  # done by an earlier run: not part of the speed
+
+
+class Observer:
+    """Silent by default; progress bars and plain lines override."""
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Called often; must be cheap."""
+
+    def note(self, text: str) -> None:
+        """Something worth a line: a worker replaced, fewer workers than asked for."""

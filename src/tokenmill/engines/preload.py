@@ -1,0 +1,29 @@
+"""Imported by the fork server before it forks anyone: opens the encoder that the workers will use.
+
+Children then start in milliseconds, share the vocabulary's memory, and no thread was ever
+running in their parent.
+"""
+
+from __future__ import annotations
+
+import os
+
+PRELOAD_VARIABLE = "TOKENMILL_PRELOAD"  # "tokenizer encoder check"
+
+
+def _preload() -> None:
+    wanted = os.environ.pop(PRELOAD_VARIABLE, "").split()
+    # Imported either way: the modules are most of a worker's start.
+    import awkward  # noqa: F401
+    import gigatoken  # noqa: F401
+    import pyarrow.parquet  # noqa: F401
+
+    from tokenmill.encoders.unicode_gap import GAP
+    from tokenmill.engines import worker
+
+    if len(wanted) == 3:
+        tokenizer, encoder, check = wanted
+        worker.preload(tokenizer, encoder, GAP, check == "check")
+
+
+_preload()

@@ -1,0 +1,373 @@
+"""The work on one unit: read, encode, pack, and later write it to its place.
+
+The same code runs in a worker process, in the caller's process (`--workers 0`) and wherever else
+an engine puts it; it knows nothing of other units.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import resource
+import sys
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import xxhash
+
+from tokenmill.config import EncoderChoice, OnBadRow, PlanSettings
+from tokenmill.documents import (
+    BadRow,
+    Batch,
+    file_size_unchanged,
+    lines_before,
+    read_segment,
+)
+from tokenmill.encoders import EncoderStats, ExactEncoder
+from tokenmill.encoders.unicode_gap import Ranges
+from tokenmill.errors import BadRowError, SourceError, TokenmillError
+from tokenmill.formats import get_format
+from tokenmill.manifest import Counts, PieceRecord, State, UnitRecord
+from tokenmill.pack import CutRule, Packed, Packer, document_hash, streams_of
+from tokenmill.plan import UNIT_BYTES, Segment, UnitId
+from tokenmill.sources import Source
+from tokenmill.storage import OutputFiles, Workspace, remove_file, write_spill
+from tokenmill.texts import count_strings
+from tokenmill.tokenizer import get_encoding
+
+QUARANTINE_BYTES = 1 << 20  # of a bad row's content are kept; beyond, length and sha256 tell
+CHECK_SHARE = 2048  # one byte in so many is encoded again by the reference: under 1 % of the time
+CHECK_BYTES = 16 << 10
+CHECK_SEED = 0x746F6B656E
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """All a worker needs to know: small plain data, sent once."""
+
+    settings: PlanSettings
+    output: str
+    gap: Ranges
+    encoder: EncoderChoice
+    encoder_check: bool
+    on_bad_row: OnBadRow
+    memory: int  # this worker's share
+
+
+class UnitSummary(msgspec.Struct, frozen=True, array_like=True):
+    """What the coordinator learns of an encoded unit: enough to give it its place."""
+
+    unit: UnitId
+    last: bool
+    lines: int
+    counts: Counts
+    streams: tuple[tuple[int, int, int], ...]  # tokens, documents, runs
+
+
+class EncodedUnit:
+    """A unit's tokens, in memory or spilled, until its place is known."""
+
+    def __init__(
+        self, summary: UnitSummary, packed: list[Packed], bad: list[BadRow], source_name: str
+    ) -> None:
+        self.summary = summary
+        self.bad = bad
+        self.source_name = source_name
+        self._packed: list[Packed] | None = packed
+        self._spill: Path | None = None
+        self._dtypes = [packed.tokens.dtype for packed in packed]
+
+    @property
+    def held_bytes(self) -> int:
+        if self._packed is None:
+            return 0
+        return sum(array.nbytes for packed in self._packed for array in packed)
+
+    def spill(self, path: Path) -> None:
+        if self._packed is not None:
+            write_spill(path, [array for packed in self._packed for array in packed])
+            self._packed, self._spill = None, path
+
+    def packed(self) -> list[Packed]:
+        if self._packed is not None:
+            return self._packed
+        assert self._spill is not None
+        result = []
+        with open(self._spill, "rb") as file:
+            for (tokens, documents, _), dtype in zip(
+                self.summary.streams, self._dtypes, strict=True
+            ):
+                result.append(
+                    Packed(
+                        np.fromfile(file, dtype, tokens),
+                        np.fromfile(file, np.int64, documents),
+                        np.fromfile(file, np.int64, documents),
+                    )
+                )
+        return result
+
+    def forget(self) -> None:
+        if self._spill is not None:
+            remove_file(self._spill)
+        self._packed = None
+
+
+class UnitWorker:
+    """Encodes segments into units and writes units to their places."""
+
+    def __init__(self, job: Job, encoder: ExactEncoder | None = None) -> None:
+        self.job = job
+        self.settings = job.settings
+        encoding = get_encoding(job.settings.tokenizer)
+        self.encoder = encoder or ExactEncoder(encoding, job.encoder, job.gap)
+        self.files = OutputFiles(Workspace(job.output))
+        self.rules = CutRule.all_of(job.settings)
+        self.stream_names = [stream_name(s) for s in streams_of(job.settings.val)]
+        self.specials = [text.encode() for text in encoding.special_tokens]
+        self.header_bytes = get_format(job.settings.format).header_bytes(job.settings)
+        self._credit = CHECK_BYTES
+        self.reopened = 0
+
+    @property
+    def stats(self) -> EncoderStats:
+        return self.encoder.stats
+
+    # --- encoding ----------------------------------------------------------------------------
+
+    def encode_segment(
+        self,
+        source: Source,
+        segment: Segment,
+        skip: Collection[int],
+        progress: Callable[[int, int, int], None],
+    ) -> Iterator[EncodedUnit]:
+        """The segment's units in order, those in `skip` left out.
+
+        `progress(part, rows, size)` is called before each batch, so that a watcher knows what
+        was under way if this process dies or sticks.
+        """
+        if not file_size_unchanged(source):
+            raise SourceError(
+                f"{source.name}: changed while it was being read (its size is not what it was)",
+                hint="start again with the file as it should be",
+            )
+        building = _Building(self, source, segment, 0)
+        for batch in read_segment(source, segment, self.settings.text_column):
+            if building.size >= UNIT_BYTES:
+                if building.part not in skip:
+                    yield building.finish(last=False)
+                building = building.successor()
+            progress(building.part, batch.row_count, batch.size)
+            building.add(batch, encode=building.part not in skip)
+        if building.part not in skip:
+            yield building.finish(last=True)
+
+    def encode_batch(self, source: Source, batch: Batch, packer: Packer) -> int:
+        """Encode one batch into the packer; returns how many special strings it held."""
+        try:
+            ids, offsets = self.encoder.encode(batch.texts)
+            if self.job.encoder_check and self.job.encoder != "reference":
+                self._check(source, batch, ids, offsets)
+        except TokenmillError as error:
+            if len(batch.rows):
+                error.message = (
+                    f"{source.name}: in the {len(batch.rows)} rows at position "
+                    f"{int(batch.positions[0])}: {error.message}"
+                )
+            raise
+        packer.add(ids, offsets, batch.positions, batch.rows)
+        return count_strings(batch.texts, self.specials)
+
+    def _check(self, source: Source, batch: Batch, ids: object, offsets: object) -> None:
+        """Encode a document again with the reference: one byte in CHECK_SHARE, chosen by hash."""
+        self._credit = min(CHECK_BYTES, self._credit + batch.texts.size // CHECK_SHARE)
+        if self._credit < CHECK_BYTES // 4 or batch.texts.count == 0:
+            return
+        order = np.argsort(document_hash(CHECK_SEED, source.number, batch.positions)[:64])
+        for index in order.tolist():
+            length = int(batch.texts.lengths[index])
+            if length > 0:
+                limit = self._credit
+                self.encoder.check(batch.texts, ids, offsets, index, limit)  # type: ignore[arg-type]
+                self._credit -= min(length, limit)
+            if self._credit < CHECK_BYTES // 4:
+                break
+
+    def relieve_memory(self) -> None:
+        """Drop the encoder's cache of words when this process has used its share."""
+        if resident_bytes() > self.job.memory:
+            self.encoder.reopen()
+            self.reopened += 1
+
+    # --- writing -----------------------------------------------------------------------------
+
+    def place(self, encoded: EncodedUnit, before: State) -> UnitRecord:
+        """Write a unit's pieces where `before` says; returns the record for the journal."""
+        pieces: list[PieceRecord] = []
+        streams = []
+        for rule, name, state, packed in zip(
+            self.rules, self.stream_names, before.streams, encoded.packed(), strict=True
+        ):
+            ends = np.cumsum(packed.lengths)
+            run_starts = packed.run_starts()
+            laid, after = rule.lay_out(
+                state, len(packed.tokens), len(ends), len(run_starts), ends - packed.lengths
+            )
+            itemsize = packed.tokens.itemsize
+            for piece in laid:
+                pieces.append(
+                    self._write(
+                        token_file(piece.split, piece.file),
+                        self.header_bytes + piece.at * itemsize,
+                        packed.tokens[piece.start : piece.stop],
+                    )
+                )
+            if len(ends):
+                absolute = (ends + state.tokens).astype("<u8")
+                pieces.append(self._write(f"{name}.ends", state.documents * 8, absolute))
+                runs = np.empty((len(run_starts), 3), "<u8")
+                runs[:, 0] = run_starts + state.documents
+                runs[:, 1] = encoded.summary.unit.source
+                runs[:, 2] = packed.rows[run_starts] + before.rows
+                pieces.append(self._write(f"{name}.runs", state.runs * 24, runs.reshape(-1)))
+            streams.append(after)
+        quarantined = b"".join(
+            _quarantine_line(bad, before, encoded.source_name) for bad in encoded.bad
+        )
+        if quarantined:
+            pieces.append(self._write("quarantine", before.quarantine_bytes, quarantined))
+        summary = encoded.summary
+        return UnitRecord(
+            unit=summary.unit,
+            last=summary.last,
+            lines=summary.lines,
+            counts=summary.counts,
+            before=before,
+            after=State(
+                streams=tuple(streams),
+                source=before.source,
+                rows=before.rows + summary.counts.rows,
+                lines=before.lines + summary.lines,
+                quarantine_bytes=before.quarantine_bytes + len(quarantined),
+            ),
+            pieces=tuple(pieces),
+        )
+
+    def _write(self, file: str, offset: int, data: bytes | np.ndarray) -> PieceRecord:  # type: ignore[type-arg]
+        view = memoryview(data).cast("B")
+        self.files.write(file, offset, view)
+        return PieceRecord(file, offset, len(view), xxhash.xxh3_64_intdigest(view))
+
+
+class _Building:
+    """A unit under construction."""
+
+    def __init__(self, worker: UnitWorker, source: Source, segment: Segment, part: int) -> None:
+        self.worker, self.source, self.segment, self.part = worker, source, segment, part
+        self.packer = Packer(worker.settings, source.number)
+        self.counts = Counts()
+        self.bad: list[BadRow] = []
+        self.first_row = 0  # of this unit, in its segment
+        self.first_line = 0
+        self.lines = 0
+        self.size = 0
+
+    def successor(self) -> _Building:
+        following = _Building(self.worker, self.source, self.segment, self.part + 1)
+        following.first_row = self.first_row + self.counts.rows
+        following.first_line = self.first_line + self.lines
+        return following
+
+    def add(self, batch: Batch, *, encode: bool) -> None:
+        self.size += batch.size
+        self.counts.rows += batch.row_count
+        self.lines += batch.line_count
+        if not encode:
+            return
+        if batch.bad and self.worker.job.on_bad_row == "stop":
+            raise bad_row_error(self.source, self.segment, batch.bad[0])
+        # Rows from here on count from the unit's first row, lines likewise.
+        self.bad += [
+            bad._replace(row=bad.row - self.first_row, line=_relative(bad.line, self.first_line))
+            for bad in batch.bad
+        ]
+        self.counts.quarantined += len(batch.bad)
+        self.counts.text_bytes += batch.texts.size
+        batch = batch._replace(rows=batch.rows - self.first_row)
+        self.counts.special_strings += self.worker.encode_batch(self.source, batch, self.packer)
+        self.worker.relieve_memory()
+
+    def finish(self, *, last: bool) -> EncodedUnit:
+        packed = self.packer.finish()
+        self.counts.empty = self.packer.empty
+        self.counts.dropped = self.packer.dropped
+        self.counts.documents = sum(len(p.lengths) for p in packed)
+        self.counts.tokens = sum(len(p.tokens) for p in packed)
+        if not self.counts.balanced:
+            raise TokenmillError(f"{self.source.name}: rows do not add up: {self.counts}")
+        unit = UnitId(self.source.number, self.segment.number, self.part)
+        streams = tuple((len(p.tokens), len(p.lengths), len(p.run_starts())) for p in packed)
+        return EncodedUnit(
+            UnitSummary(unit, last, self.lines, self.counts, streams),
+            packed,
+            self.bad,
+            self.source.name,
+        )
+
+
+def _relative(line: int, first: int) -> int:
+    return line - first if line >= 0 else -1
+
+
+def stream_name(splits: tuple[str, ...]) -> str:
+    return splits[0] if len(splits) == 1 else "all"
+
+
+def token_file(split: str, number: int) -> str:
+    """A token file's name while it grows."""
+    return f"tokens-{split}-{number:06d}"
+
+
+def bad_row_error(source: Source, segment: Segment, bad: BadRow) -> BadRowError:
+    """Where the row is in its file, also when the reader began in the middle of it."""
+    if source.kind == "parquet":
+        from tokenmill.sources import open_parquet
+
+        with open_parquet(source.path) as file:
+            sizes = [file.metadata.row_group(i).num_rows for i in range(segment.stop)]
+        row = bad.row + sum(sizes[: segment.start])
+        group = int(np.searchsorted(np.cumsum(sizes), row, side="right"))
+        where = f"row {row} (row group {group})"
+    else:
+        rows, lines = lines_before(source, segment.start) if segment.start else (0, 0)
+        where = f"row {bad.row + rows} (line {bad.line + lines + 1})"
+    return BadRowError(
+        f"{source.name}: {where}: {bad.reason}",
+        hint="run the same command with --on-bad-row quarantine to set such rows aside and go on",
+    )
+
+
+def _quarantine_line(bad: BadRow, before: State, source: str) -> bytes:
+    content = bad.content
+    record: dict[str, object] = {"source": source, "row": before.rows + bad.row}
+    if bad.line >= 0:
+        record["line"] = before.lines + bad.line + 1
+    record["reason"] = bad.reason
+    record["bytes"] = base64.b64encode(content[:QUARANTINE_BYTES]).decode()
+    record["length"] = len(content)
+    if len(content) > QUARANTINE_BYTES:
+        record["sha256"] = hashlib.sha256(content).hexdigest()
+    return msgspec.json.encode(record) + b"\n"
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is not file-backed."""
+    try:
+        with open("/proc/self/statm") as file:
+            fields = file.read().split()
+        return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,147 @@
+"""A worker process: receives segments, encodes them, writes units where it is told.
+
+It opens its own encoder once and keeps it. It ignores Ctrl-C (the coordinator decides) and ends
+when the coordinator's end of the pipe closes, however the coordinator ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+import msgspec
+
+from tokenmill.encoders import ExactEncoder
+from tokenmill.engines import messages
+from tokenmill.engines.messages import (
+    Encoded,
+    Failed,
+    Place,
+    Progress,
+    Ready,
+    SegmentDone,
+    Work,
+    Written,
+)
+from tokenmill.engines.unit import EncodedUnit, Job, UnitWorker
+from tokenmill.errors import TokenmillError
+from tokenmill.plan import UnitId
+from tokenmill.storage import Workspace
+
+# Filled by `preload` in the fork server, before any worker exists: children share its memory.
+_preloaded: dict[tuple[str, str], ExactEncoder] = {}
+
+
+class _Stopped(Exception):  # noqa: N818 - not a fault
+    pass
+
+
+def main(connection: Any, job: bytes, inherited: list[Any]) -> None:
+    """Entry point of a worker process."""
+    for other in inherited:  # under fork: or a dead coordinator's pipes would never close
+        other.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _die_with_parent()
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError, _Stopped):
+        _Loop(connection, msgspec.msgpack.decode(job, type=Job)).run()
+    # No clean-up of other people's state: a forked child must not run the parent's exit handlers.
+    sys.stdout.flush()
+    os._exit(0)
+
+
+class _Loop:
+    def __init__(self, connection: Connection, job: Job) -> None:
+        self.connection = connection
+        self.job = job
+        self.held: dict[UnitId, EncodedUnit] = {}
+        self.spill = Workspace(job.output).spill
+        self.worker: UnitWorker
+
+    def run(self) -> None:
+        if not self._guarded(self._open):
+            return
+        self._send(Ready())
+        while True:
+            self._handle(messages.decode_to_worker(self.connection.recv_bytes()))
+
+    def _open(self) -> None:
+        encoder = _preloaded.get((self.job.settings.tokenizer, self.job.encoder))
+        self.worker = UnitWorker(self.job, encoder)
+
+    def _handle(self, message: messages.ToWorker) -> None:
+        match message:
+            case Work():
+                if self._guarded(self._work, message):
+                    stats = msgspec.to_builtins(self.worker.stats)
+                    self._send(SegmentDone({**stats, "reopened": self.worker.reopened}))
+            case Place():
+                self._guarded(self._place, message)
+            case _:
+                raise _Stopped
+
+    def _work(self, work: Work) -> None:
+        def progress(part: int, rows: int, size: int) -> None:
+            self._send(Progress(part, rows, size))
+            self._drain()
+
+        for encoded in self.worker.encode_segment(work.source, work.segment, work.skip, progress):
+            self.held[encoded.summary.unit] = encoded
+            if sum(unit.held_bytes for unit in self.held.values()) > self.job.memory // 4:
+                encoded.spill(self.spill / f"{encoded.summary.unit}-{os.getpid()}")
+            self._send(Encoded(encoded.summary))
+            self._drain()
+
+    def _place(self, place: Place) -> None:
+        encoded = self.held.pop(place.unit)
+        record = self.worker.place(encoded, place.before)
+        encoded.forget()
+        self._send(Written(record))
+
+    def _drain(self) -> None:
+        """Write what has got its place meanwhile."""
+        while self.connection.poll(0):
+            self._handle(messages.decode_to_worker(self.connection.recv_bytes()))
+
+    def _send(self, message: messages.FromWorker) -> None:
+        self.connection.send_bytes(messages.encode(message))
+
+    def _guarded(self, action: Any, *args: Any) -> bool:
+        """Run a step; whatever goes wrong in it reaches the coordinator as plain text."""
+        try:
+            action(*args)
+        except (_Stopped, EOFError, BrokenPipeError, ConnectionResetError):
+            raise
+        except TokenmillError as error:
+            self._send(Failed(error.to_wire()))
+            return False
+        except Exception as error:
+            detail = "".join(traceback.format_exception(error)[-3:]).strip()
+            message = f"in a worker: {type(error).__name__}: {error}\n{detail}"
+            self._send(Failed(["TokenmillError", message, "this is a bug of tokenmill"]))
+            return False
+        return True
+
+
+def preload(tokenizer: str, encoder: str, gap: Any, reference: bool) -> None:
+    """Open an encoder in the fork server, so that its children have it at once."""
+    from tokenmill.tokenizer import get_encoding
+
+    opened = ExactEncoder(get_encoding(tokenizer), encoder, gap)  # type: ignore[arg-type]
+    if reference:
+        _ = opened.reference
+    _preloaded[(tokenizer, encoder)] = opened
+
+
+def _die_with_parent() -> None:
+    """On Linux, ask the kernel to end this process when its parent ends."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)

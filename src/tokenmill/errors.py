@@ -1,0 +1,105 @@
+"""Every error tokenmill raises on purpose, in one tree.
+
+    TokenmillError                 exit 1   base: what, where, why, and what to do (the hint)
+    ├── UsageError                 exit 2   an option or a value that cannot be
+    │   └── InputError             exit 2   an input that cannot be read as what it claims to be
+    ├── RefusedError               exit 2   we could, but it would destroy or mix something
+    ├── BadRowError                exit 1   a row that is not text (file, row, reason)
+    ├── SourceError                exit 1   an input that broke or changed while it was read
+    ├── EncoderError               exit 1   fast and reference encoder disagree, or neither can
+    ├── WorkerError                exit 1   a worker died or hung twice on the same unit
+    ├── StorageError               exit 1   the disk said no (path and operation)
+    ├── VerificationError          exit 3   a dataset is not what its manifest says
+    └── Interrupted                exit 130 or 143   stopped by a signal; the same command resumes
+
+Exit codes: 0 done, 1 failed, 2 bad usage or refused, 3 verification failed, 4 done with rows
+quarantined, 130 or 143 interrupted and resumable.
+
+No exception object ever crosses a process boundary (one that pickles but does not unpickle hangs
+a pool for ever): workers send `to_wire()` and the coordinator rebuilds with `from_wire()`.
+"""
+
+from __future__ import annotations
+
+EXIT_OK = 0
+EXIT_QUARANTINED = 4
+
+
+class TokenmillError(Exception):
+    """Base of all errors of ours; `hint` says what to do about it."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def to_wire(self) -> list[str]:
+        return [type(self).__name__, self.message, self.hint]
+
+
+class UsageError(TokenmillError):
+    exit_code = 2
+
+
+class InputError(UsageError):
+    pass
+
+
+class RefusedError(TokenmillError):
+    exit_code = 2
+
+
+class BadRowError(TokenmillError):
+    pass
+
+
+class SourceError(TokenmillError):
+    pass
+
+
+class EncoderError(TokenmillError):
+    pass
+
+
+class WorkerError(TokenmillError):
+    pass
+
+
+class StorageError(TokenmillError):
+    pass
+
+
+class VerificationError(TokenmillError):
+    exit_code = 3
+
+
+class Interrupted(TokenmillError):  # noqa: N818 - an interruption is not an error
+    exit_code = 130
+
+    def __init__(self, message: str, *, hint: str = "", signal_number: int = 2) -> None:
+        super().__init__(message, hint=hint)
+        self.exit_code = 128 + signal_number
+
+
+_BY_NAME: dict[str, type[TokenmillError]] = {
+    cls.__name__: cls
+    for cls in (
+        UsageError,
+        InputError,
+        RefusedError,
+        BadRowError,
+        SourceError,
+        EncoderError,
+        WorkerError,
+        StorageError,
+        VerificationError,
+    )
+}
+
+
+def from_wire(wire: list[str]) -> TokenmillError:
+    """Rebuild an error a worker reported as plain strings."""
+    name, message, hint = wire
+    return _BY_NAME.get(name, TokenmillError)(message, hint=hint)

@@ -1,0 +1,45 @@
+"""nanoGPT: `train.bin` and `val.bin`, a bare stream of uint16, the separator after each document.
+
+https://github.com/karpathy/nanoGPT reads it with `np.memmap(..., dtype=np.uint16)` in train.py.
+There is no header, so a vocabulary above 65,536 needs two lines of train.py changed.
+"""
+
+from __future__ import annotations
+
+from tokenmill.config import PlanSettings
+from tokenmill.formats.base import Format
+
+
+def _load_lines(settings: PlanSettings, directory: str) -> list[str]:
+    lines = [
+        "import numpy as np",
+        f"train = np.memmap({directory + '/train.bin'!r}, dtype=np.{settings.dtype}, mode='r')",
+    ]
+    if settings.dtype != "uint16":
+        lines += [
+            "",
+            f"# {settings.tokenizer} has {settings.vocab_size} ids: more than uint16 holds.",
+            "# In nanoGPT's train.py, get_batch(), change the dtype of both memmaps:",
+            f"#     np.memmap(..., dtype=np.{settings.dtype}, mode='r')",
+            "# and where the model is made from scratch, the vocabulary:",
+            f"#     model_args['vocab_size'] = {-(-settings.vocab_size // 64) * 64}",
+        ]
+    elif settings.vocab_size > 50304:
+        lines += ["", f"# in nanoGPT's train.py set vocab_size >= {settings.vocab_size}"]
+    return lines
+
+
+NANOGPT = Format(
+    name="nanogpt",
+    summary="nanoGPT: train.bin and val.bin, no header",
+    eot="append",
+    cut="exact",
+    val="0.0005",
+    sharded=False,
+    header_bytes=lambda settings: 0,
+    header=lambda settings, tokens: b"",
+    file_name=lambda settings, split, number: f"{split}.bin",
+    trainer_glob=lambda settings: ("train.bin", "val.bin"),
+    max_shard_tokens=lambda settings: None,
+    load_lines=_load_lines,
+)

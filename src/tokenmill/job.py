@@ -1,0 +1,141 @@
+"""Opening an output folder is recovering it: lock, compare plans, read the journal, go on.
+
+Every state a crash can leave behind is one of: nothing, a work folder with a journal, a commit
+that was decided but not carried out, a dataset whose work folder was not yet removed, a dataset.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+
+from tokenmill.commit import read_commit, roll_forward
+from tokenmill.config import RunSettings
+from tokenmill.engines.books import Books, check_pieces
+from tokenmill.errors import RefusedError, VerificationError
+from tokenmill.manifest import Manifest, UnitRecord, read_journal
+from tokenmill.plan import Plan, difference
+from tokenmill.storage import Lock, OutputFiles, Workspace, create_exclusively
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """Either a dataset that is finished already, or books to go on with."""
+
+    manifest: Manifest | None
+    books: Books | None
+    durable: list[UnitRecord]
+
+
+@contextlib.contextmanager
+def open_job(plan: Plan, run: RunSettings, workspace: Workspace) -> Iterator[Opened]:
+    """Lock the output, recover what is there, and refuse what would mix or destroy."""
+    _refuse_foreign(workspace)
+    if run.overwrite:
+        _overwrite(workspace)
+    if workspace.manifest.exists() and not workspace.work.exists():
+        yield Opened(_finished(plan, workspace), None, [])
+        return
+    workspace.create()
+    lock = Lock(workspace)
+    try:
+        if workspace.manifest.exists():  # a crash before the work folder was removed
+            manifest = _finished(plan, workspace)
+            workspace.remove_work()
+            yield Opened(manifest, None, [])
+            return
+        mtimes = _bind(plan, workspace)
+        if workspace.commit.exists():
+            yield Opened(roll_forward(workspace, read_commit(workspace)), None, [])
+            return
+        workspace.clear_spill()
+        books, durable = _recover(plan, run, workspace, mtimes)
+        try:
+            yield Opened(None, books, durable)
+        finally:
+            books.close()
+    finally:
+        lock.release()
+
+
+def _refuse_foreign(workspace: Workspace) -> None:
+    if workspace.manifest.exists() or workspace.work.exists():
+        return
+    foreign = workspace.foreign_files()
+    if foreign:
+        shown = ", ".join(foreign[:5]) + (" ..." if len(foreign) > 5 else "")
+        raise RefusedError(
+            f"{workspace.output}: has files that are not ours ({shown})",
+            hint="give a new or empty folder with -o",
+        )
+
+
+def _overwrite(workspace: Workspace) -> None:
+    """Remove a dataset or an unfinished job of ours, and nothing else."""
+    names: list[str] = []
+    if workspace.manifest.exists():
+        with contextlib.suppress(VerificationError):
+            names = [entry.path for entry in Manifest.load(workspace.manifest).files]
+    if workspace.work.exists():
+        lock = Lock(workspace)
+        if workspace.commit.exists():
+            with contextlib.suppress(msgspec.DecodeError):
+                names += list(read_commit(workspace).names)
+        workspace.remove_work()
+        lock.release()
+    if workspace.manifest.exists() or names:
+        workspace.remove_dataset([*names, "run.json"])
+
+
+def _finished(plan: Plan, workspace: Workspace) -> Manifest:
+    manifest = Manifest.load(workspace.manifest)
+    _refuse_difference(manifest.plan, plan, workspace, "holds a dataset made with another plan")
+    return manifest
+
+
+def _refuse_difference(old: dict[str, Any], plan: Plan, workspace: Workspace, what: str) -> None:
+    new = plan.to_dict()
+    if old != new:
+        lines = "\n  ".join(difference(old, new)) or "(the records differ)"
+        raise RefusedError(
+            f"{workspace.output}: {what}:\n  {lines}",
+            hint="use the same settings to resume, another -o, or --overwrite to start anew",
+        )
+
+
+def _bind(plan: Plan, workspace: Workspace) -> dict[str, int]:
+    """Create plan.json, or compare with the one there; returns its modification times."""
+    mtimes = {source.name: source.mtime_ns for source in plan.sources}
+    if not workspace.plan.exists():
+        content = {"plan": plan.to_dict(), "mtimes": mtimes}
+        create_exclusively(workspace.plan, msgspec.json.encode(content))
+        return mtimes
+    try:
+        stored = msgspec.json.decode(workspace.plan.read_bytes())
+    except msgspec.DecodeError as error:
+        raise RefusedError(
+            f"{workspace.plan}: damaged: {error}", hint="use --overwrite to start anew"
+        ) from None
+    _refuse_difference(stored["plan"], plan, workspace, "is bound to another plan")
+    result: dict[str, int] = stored["mtimes"]
+    return result
+
+
+def _recover(
+    plan: Plan, run: RunSettings, workspace: Workspace, mtimes: dict[str, int]
+) -> tuple[Books, list[UnitRecord]]:
+    """The units that are durable and intact. Of a file touched since, each is done again and
+    must come out the same: size and sampled content agree, but only that is proof."""
+    records, length = read_journal(workspace.journal, plan.fingerprint)
+    latest = {record.unit: record for record in records}
+    touched = {s.number for s in plan.sources if mtimes.get(s.name) != s.mtime_ns}
+    expected = {unit: record for unit, record in latest.items() if unit.source in touched}
+    candidates = [record for unit, record in latest.items() if unit not in expected]
+    files = OutputFiles(workspace)
+    with contextlib.closing(files), ThreadPoolExecutor(max_workers=4) as pool:
+        intact = list(pool.map(lambda record: check_pieces(files, record.pieces), candidates))
+    durable = [record for record, ok in zip(candidates, intact, strict=True) if ok]
+    return Books(plan, run, workspace, durable, length, expected), durable

@@ -1,0 +1,155 @@
+"""Read a dataset back: tokens across files, documents by number. Trusts the manifest alone."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill.config import PlanSettings
+from tokenmill.errors import UsageError
+from tokenmill.formats import get_format
+from tokenmill.manifest import FileEntry, Manifest, SplitEntry
+
+Array = npt.NDArray[Any]
+
+
+def open_dataset(directory: str | os.PathLike[str]) -> Dataset:
+    """A finished dataset: `ds["train"].tokens[i:j]`, `ds["train"].documents[i]`, `len()`."""
+    path = Path(directory) / "manifest.json"
+    if not path.exists():
+        raise UsageError(
+            f"{directory}: no manifest.json, so no finished dataset",
+            hint="an unfinished one is completed by the same `tokenmill prepare` command",
+        )
+    return Dataset(Path(directory), Manifest.load(path))
+
+
+class Dataset(Mapping[str, "Split"]):
+    """Splits by name; those without a token are not there."""
+
+    def __init__(self, directory: Path, manifest: Manifest) -> None:
+        import msgspec
+
+        self.directory = directory
+        self.manifest = manifest
+        self.settings = msgspec.convert(manifest.plan["settings"], PlanSettings)
+        self._splits = {s.name: Split(self, s) for s in manifest.splits if s.tokens}
+
+    def __getitem__(self, name: str) -> Split:
+        return self._splits[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._splits)
+
+    def __len__(self) -> int:
+        return len(self._splits)
+
+
+class Split:
+    def __init__(self, dataset: Dataset, entry: SplitEntry) -> None:
+        self.name = entry.name
+        self.tokens = Tokens(dataset, entry)
+        self.documents = Documents(dataset, entry, self.tokens)
+
+
+class Tokens:
+    """All tokens of a split as one long array, memory-mapped file by file."""
+
+    def __init__(self, dataset: Dataset, entry: SplitEntry) -> None:
+        self._directory = dataset.directory
+        self._length = entry.tokens
+        self.dtype = np.dtype(dataset.settings.dtype).newbyteorder("<")
+        self._header = get_format(dataset.settings.format).header_bytes(dataset.settings)
+        self._files: list[FileEntry] = [
+            f for f in dataset.manifest.files if f.kind == "tokens" and f.split == entry.name
+        ]
+        self._starts = np.array([f.first_token - entry.first_token for f in self._files], np.int64)
+        self._maps: dict[int, Array] = {}
+
+    def __len__(self) -> int:
+        return self._length
+
+    def _map(self, number: int) -> Array:
+        if number not in self._maps:
+            file = self._files[number]
+            self._maps[number] = np.memmap(
+                self._directory / file.path,
+                dtype=self.dtype,
+                mode="r",
+                offset=self._header,
+                shape=(file.tokens,),
+            )
+        return self._maps[number]
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Array: ...
+    def __getitem__(self, index: int | slice) -> int | Array:
+        if not isinstance(index, slice):
+            position = operator.index(index)
+            if position < 0:
+                position += self._length
+            if not 0 <= position < self._length:
+                raise IndexError(f"token {index} of {self._length}")
+            return int(self[position : position + 1][0])
+        start, stop, step = index.indices(self._length)
+        if step != 1:
+            if step < 0:
+                return self[stop + 1 : start + 1][::step] if start > stop else self[0:0]
+            return self[start:stop][::step]
+        if stop <= start:
+            return np.zeros(0, self.dtype)
+        first = int(np.searchsorted(self._starts, start, side="right")) - 1
+        pieces = []
+        for number in range(first, len(self._files)):
+            begin = int(self._starts[number])
+            if begin >= stop:
+                break
+            pieces.append(self._map(number)[max(0, start - begin) : stop - begin])
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+class Documents:
+    """Documents of a split in order, separator included; one cut by a border is there in part."""
+
+    def __init__(self, dataset: Dataset, entry: SplitEntry, tokens: Tokens) -> None:
+        self._tokens = tokens
+        self._length = entry.documents
+        self._first_token = entry.first_token
+        path = dataset.directory / "index" / f"{entry.stream}.ends"
+        self._ends = np.memmap(path, dtype="<u8", mode="r")
+        self._first = int(np.searchsorted(self._ends, entry.first_token, side="right"))
+        if entry.first_token == 0:
+            self._first = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def span(self, index: int) -> tuple[int, int]:
+        """First token and end of a document, counted in its split."""
+        position = operator.index(index)
+        if position < 0:
+            position += self._length
+        if not 0 <= position < self._length:
+            raise IndexError(f"document {index} of {self._length}")
+        position += self._first
+        start = int(self._ends[position - 1]) if position else 0
+        end = int(self._ends[position])
+        return (
+            max(0, start - self._first_token),
+            min(len(self._tokens), end - self._first_token),
+        )
+
+    def __getitem__(self, index: int) -> Array:
+        start, end = self.span(index)
+        return self._tokens[start:end]
+
+    def __iter__(self) -> Iterator[Array]:
+        return (self[i] for i in range(self._length))

@@ -1,0 +1,154 @@
+"""Settings and sources to a plan: pure, small, the same everywhere.
+
+A plan is the settings, the sources and the rule by which sources are cut; it holds no list of
+units, so that a job of a million units has a small plan. `segments_of` cuts a source when its
+turn comes, from its footer or its size and from constants, never from workers or memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import xxhash
+
+from tokenmill.config import PlanSettings, settings_to_dict
+from tokenmill.sources import Source, open_parquet
+
+# Bump when the rule changes: a journal cut by another rule is then refused, not misread.
+CUT_RULE = 1
+# A segment is worth some 16 MB of text: a lost one costs a tenth of a second.
+SEGMENT_BYTES = 16 << 20
+# A segment that turns out longer (compressed file, giant row group) is a chain of units this big.
+UNIT_BYTES = 16 << 20
+# Text given to the encoder at once: its memory grows with the batch (docs/log.md).
+BATCH_BYTES = 4 << 20
+
+
+class Segment(msgspec.Struct, frozen=True, array_like=True):
+    """A piece of a source that one worker reads: row groups or bytes [start, stop).
+
+    It becomes one unit, or a chain of units done in order where its length is known only by
+    reading it.
+    """
+
+    source: int
+    number: int
+    start: int
+    stop: int
+    size: int  # bytes to read, for the progress bar
+
+
+class UnitId(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """Source, segment in it, part of the segment: units sort in the order of their documents."""
+
+    source: int
+    segment: int
+    part: int
+
+    def __str__(self) -> str:
+        return f"{self.source}.{self.segment}.{self.part}"
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    settings: PlanSettings
+    sources: tuple[Source, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """What is bound to an output: nothing of this machine, this run or this moment."""
+        return {
+            "cut_rule": CUT_RULE,
+            "settings": settings_to_dict(self.settings),
+            "sources": [source.identity() for source in self.sources],
+        }
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint_of(self.to_dict())
+
+    @property
+    def input_bytes(self) -> int:
+        return sum(source.size for source in self.sources)
+
+
+def fingerprint_of(plan: dict[str, Any]) -> str:
+    return xxhash.xxh3_128_hexdigest(msgspec.json.encode(plan, order="sorted"))
+
+
+def difference(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """In words, what another plan would change; empty when they are the same plan."""
+    lines = []
+    if old.get("cut_rule") != new.get("cut_rule"):
+        lines.append(f"cut rule: {old.get('cut_rule')} -> {new.get('cut_rule')}")
+    before, after = old["settings"], new["settings"]
+    for key in sorted(before.keys() | after.keys()):
+        if before.get(key) != after.get(key):
+            lines.append(f"{key}: {_show(before.get(key))} -> {_show(after.get(key))}")
+    lines.extend(_source_difference(old["sources"], new["sources"]))
+    return lines
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, dict) and "kind" in value:
+        return str(value["fraction"] or (f"{value['kind']}:{value['amount']}".removesuffix(":0")))
+    return str(value)
+
+
+def _source_difference(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[str]:
+    before = {source["name"]: source for source in old}
+    after = {source["name"]: source for source in new}
+    lines = [f"input no longer given: {name}" for name in before if name not in after]
+    lines += [f"input added: {name}" for name in after if name not in before]
+    for name in before.keys() & after.keys():
+        if before[name]["size"] != after[name]["size"]:
+            lines.append(f"{name}: {before[name]['size']} bytes -> {after[name]['size']} bytes")
+        elif before[name] != after[name]:
+            lines.append(f"{name}: content changed (same size)")
+    if not lines and old != new:
+        lines.append("inputs in another order")
+    shown = lines[:10]
+    return shown + ([f"... and {len(lines) - 10} more inputs"] if len(lines) > 10 else [])
+
+
+def segments_of(source: Source, text_column: str) -> Iterator[Segment]:
+    """Cut one source. The only step that looks into the file: a parquet footer."""
+    if source.kind == "parquet":
+        with open_parquet(source.path) as file:
+            sizes = text_sizes(file.metadata, text_column)
+        bounds = cut_row_groups(sizes)
+        spans = [(start, stop, sum(sizes[start:stop])) for start, stop in bounds]
+    elif source.compression:
+        spans = [(0, source.size, source.size)]
+    else:
+        spans = [(start, stop, stop - start) for start, stop in cut_bytes(source.size)]
+    for number, (start, stop, size) in enumerate(spans):
+        yield Segment(source.number, number, start, stop, size)
+
+
+def text_sizes(metadata: Any, text_column: str) -> list[int]:
+    """Uncompressed bytes of the text column in each row group."""
+    paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
+    column = paths.index(text_column)
+    return [
+        metadata.row_group(i).column(column).total_uncompressed_size
+        for i in range(metadata.num_row_groups)
+    ]
+
+
+def cut_row_groups(sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Runs of row groups of at least SEGMENT_BYTES together (the last one of a file: less)."""
+    bounds, start, total = [], 0, 0
+    for index, size in enumerate(sizes):
+        total += size
+        if total >= SEGMENT_BYTES:
+            bounds.append((start, index + 1))
+            start, total = index + 1, 0
+    if start < len(sizes):
+        bounds.append((start, len(sizes)))
+    return bounds
+
+
+def cut_bytes(size: int) -> list[tuple[int, int]]:
+    """Equal byte ranges; a line belongs to the range in which it starts."""
+    return [(start, min(size, start + SEGMENT_BYTES)) for start in range(0, size, SEGMENT_BYTES)]

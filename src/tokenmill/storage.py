@@ -1,0 +1,270 @@
+"""The only module that writes to disk, in steps that survive a crash.
+
+    DIR/                       the output folder
+    DIR/.tokenmill/            the work folder, there only while a job is unfinished
+        lock                   one coordinator per output (flock; holds its process id)
+        plan.json              created exclusively: what this output is bound to
+        journal                units whose bytes are durable, self-checking records
+        files/                 token files and indexes as they grow, under stable names
+        spill/                 units that had to wait for their place
+        commit.json            the manifest and the names to give: "all durable, roll forward"
+
+Every change that must survive is write, fsync, rename, fsync of the directory. Tokens go by
+pwrite to their place, are synced in bulk, and only then named in the journal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tokenmill.errors import RefusedError, StorageError
+
+WORK = ".tokenmill"
+FILES = "files"
+SPILL = "spill"
+Buffer = bytes | memoryview | np.ndarray[Any, Any]
+
+
+@contextlib.contextmanager
+def _explained(what: str, path: Path | str, needed: int = 0) -> Iterator[None]:
+    """Any OSError as a StorageError that names the path, and the bytes when the disk is full."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        if full and needed:
+            reason += f" ({needed} bytes were needed)"
+        raise StorageError(
+            f"{path}: cannot {what}: {reason}",
+            hint="free some space and run the same command again: it resumes" if full else "",
+        ) from None
+
+
+class Workspace:
+    """Paths and atomic steps of one output folder. Cheap to make; workers make their own."""
+
+    def __init__(self, output: str | os.PathLike[str]) -> None:
+        self.output = Path(output)
+        self.work = self.output / WORK
+        self.files = self.work / FILES
+        self.spill = self.work / SPILL
+        self.plan = self.work / "plan.json"
+        self.journal = self.work / "journal"
+        self.commit = self.work / "commit.json"
+        self.manifest = self.output / "manifest.json"
+
+    def create(self) -> None:
+        with _explained("create the folder", self.work):
+            self.files.mkdir(parents=True, exist_ok=True)
+            self.spill.mkdir(exist_ok=True)
+            sync_directory(self.work)
+            sync_directory(self.output)
+
+    def foreign_files(self) -> list[str]:
+        """Visible files in the output folder; of ours none are there before the commit."""
+        if not self.output.exists():
+            return []
+        if not self.output.is_dir():
+            raise RefusedError(f"{self.output}: exists and is not a directory")
+        return sorted(p.name for p in self.output.iterdir() if not p.name.startswith("."))
+
+    def clear_spill(self) -> None:
+        shutil.rmtree(self.spill, ignore_errors=True)
+        with _explained("create the folder", self.spill):
+            self.spill.mkdir(parents=True, exist_ok=True)
+
+    def remove_work(self) -> None:
+        """Forget the work folder; the plan goes first, so that half a removal is no job."""
+        with _explained("remove", self.work):
+            for path in (self.plan, self.journal):
+                path.unlink(missing_ok=True)
+            if self.work.exists():
+                shutil.rmtree(self.work)
+            sync_directory(self.output)
+
+    def remove_dataset(self, names: list[str]) -> None:
+        """Remove a finished dataset: the manifest first, then only the files it names."""
+        with _explained("remove", self.output):
+            self.manifest.unlink(missing_ok=True)
+            sync_directory(self.output)
+            for name in names:
+                (self.output / name).unlink(missing_ok=True)
+            for folder in {(self.output / name).parent for name in names} - {self.output}:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+            sync_directory(self.output)
+
+
+class Lock:
+    """One coordinator per output. The kernel drops it with the process, however that ends."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        path = workspace.work / "lock"
+        with _explained("open", path):
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.pread(self._fd, 32, 0).decode(errors="replace").strip() or "unknown"
+            os.close(self._fd)
+            raise RefusedError(
+                f"{workspace.output}: another tokenmill is at work here (process {holder})",
+                hint="wait for it, or stop it; then run the same command again",
+            ) from None
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, str(os.getpid()).encode(), 0)
+
+    def release(self) -> None:
+        os.close(self._fd)
+
+
+def sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, buffer: Buffer, offset: int) -> int:
+    """pwrite until everything is written: a write may be short, a full disk makes it so."""
+    view = memoryview(buffer).cast("B") if len(buffer) else memoryview(b"")
+    done = 0
+    while done < len(view):
+        done += os.pwrite(fd, view[done:], offset + done)
+    return done
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """A file that is there completely or not at all, even after a power cut."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with _explained("write", path, len(content)):
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            write_all(fd, content, 0)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(temporary, path)
+        sync_directory(path.parent)
+
+
+def create_exclusively(path: Path, content: bytes) -> None:
+    """Like `write_atomic`, but never over an existing file."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    write_atomic(temporary, content)
+    with _explained("create", path):
+        try:
+            os.link(temporary, path)
+            sync_directory(path.parent)
+        except FileExistsError:
+            raise RefusedError(f"{path}: exists already") from None
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def publish(source: Path, target: Path) -> None:
+    """Give a finished file its final name; done already is fine (a commit rolled forward)."""
+    with _explained("rename to", target):
+        if source.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(source, target)
+
+
+class OutputFiles:
+    """Open files that pieces are written to, by name in the work folder."""
+
+    MAX_OPEN = 32
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.folder = workspace.files
+        self._fds: dict[str, int] = {}
+
+    def _fd(self, name: str) -> int:
+        fd = self._fds.pop(name, None)
+        if fd is None:
+            if len(self._fds) >= self.MAX_OPEN:
+                os.close(self._fds.pop(next(iter(self._fds))))
+            with _explained("open", self.folder / name):
+                fd = os.open(self.folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fds[name] = fd
+        return fd
+
+    def write(self, name: str, offset: int, buffer: Buffer) -> None:
+        with _explained("write", self.folder / name, memoryview(buffer).nbytes):
+            write_all(self._fd(name), buffer, offset)
+
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        with _explained("read", self.folder / name):
+            return os.pread(self._fd(name), length, offset)
+
+    def sync(self, name: str) -> None:
+        with _explained("sync", self.folder / name):
+            os.fdatasync(self._fd(name)) if hasattr(os, "fdatasync") else os.fsync(self._fd(name))
+
+    def size(self, name: str) -> int:
+        return os.fstat(self._fd(name)).st_size
+
+    def truncate(self, name: str, size: int) -> None:
+        with _explained("truncate", self.folder / name):
+            os.ftruncate(self._fd(name), size)
+
+    def close(self) -> None:
+        for fd in self._fds.values():
+            os.close(fd)
+        self._fds.clear()
+
+
+class AppendLog:
+    """The journal's file: opened at its valid length, appended to, synced."""
+
+    def __init__(self, path: Path, valid_length: int, header: bytes) -> None:
+        self.path = path
+        with _explained("open", path):
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            os.ftruncate(self._fd, valid_length)  # a torn last record goes
+            self._length = valid_length
+            if valid_length == 0:
+                self.append(header)
+                sync_directory(path.parent)
+
+    def append(self, content: bytes) -> None:
+        with _explained("append to", self.path, len(content)):
+            try:
+                write_all(self._fd, content, self._length)
+                os.fsync(self._fd)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._fd, self._length)
+                raise
+        self._length += len(content)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def write_spill(path: Path, arrays: list[np.ndarray[Any, Any]]) -> None:
+    """Put a unit's arrays aside until its place is known. Needs no sync: a lost one is redone."""
+    with _explained("write", path, sum(array.nbytes for array in arrays)):
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            offset = 0
+            for array in arrays:
+                offset += write_all(fd, np.ascontiguousarray(array), offset)
+        finally:
+            os.close(fd)
+
+
+def remove_file(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()

@@ -1,0 +1,1 @@
+"""Bundled ranks, packed by scripts/build_vocab.py."""
