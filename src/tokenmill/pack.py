@@ -8,6 +8,7 @@ of the units before it, and `lay_out` is that arithmetic.
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import msgspec
@@ -159,7 +160,7 @@ def partition(packed: Packed, held_out: npt.NDArray[np.bool_]) -> tuple[Packed, 
     changes = np.flatnonzero(held_out[1:] != held_out[:-1]) + 1
     bounds = [0, *changes.tolist(), len(held_out)]
     chunks: tuple[list[Tokens], list[Tokens]] = ([], [])
-    for start, stop in zip(bounds, bounds[1:], strict=False):
+    for start, stop in itertools.pairwise(bounds):
         chunks[int(held_out[start])].append(packed.tokens[ends[start] : ends[stop]])
     sides = []
     for side, mask in zip(chunks, (~held_out, held_out), strict=True):

@@ -13,7 +13,7 @@ import numpy as np
 
 from tokenmill.config import EncoderChoice
 from tokenmill.encoders.fast import U32, FastEncoder
-from tokenmill.encoders.reference import ReferenceEncoder, ReferenceFailed, join_ids
+from tokenmill.encoders.reference import ReferenceEncoder, ReferenceEncoderError, join_ids
 from tokenmill.encoders.unicode_gap import GAP, MEASURED_FOR, GapScanner, Ranges, find_gap
 from tokenmill.errors import EncoderError
 from tokenmill.texts import I64, Texts, from_bytes
@@ -98,7 +98,7 @@ class ExactEncoder:
         """The reference's ids, or the fast encoder's where the reference itself fails."""
         try:
             return self.reference.encode_document(document)
-        except ReferenceFailed:
+        except ReferenceEncoderError:
             if self.encoding.gigatoken_scheme is None:
                 raise
             self.stats.reference_failures += 1
@@ -122,7 +122,7 @@ class ExactEncoder:
         self.stats.checked_bytes += len(document)
         try:
             expected = self.reference.encode_document(document)
-        except ReferenceFailed:
+        except ReferenceEncoderError:
             return
         end = offsets[index + 1] if whole else offsets[index] + len(expected)
         if not np.array_equal(expected, ids[offsets[index] : end]):

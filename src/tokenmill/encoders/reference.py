@@ -10,7 +10,7 @@ from tokenmill.texts import I64, Texts
 from tokenmill.tokenizer import Encoding, bundled_ranks
 
 
-class ReferenceFailed(EncoderError):
+class ReferenceEncoderError(EncoderError):
     """The reference cannot encode this document at all (it panics on a million spaces)."""
 
 
@@ -34,7 +34,7 @@ class ReferenceEncoder:
             raise
         except BaseException as error:
             # A panic in tiktoken's Rust is a BaseException that `except Exception` lets through.
-            raise ReferenceFailed(f"tiktoken failed: {type(error).__name__}: {error}") from None
+            raise ReferenceEncoderError(f"tiktoken failed: {type(error).__name__}: {error}") from None
         return np.asarray(ids, np.uint32)
 
     def encode(self, texts: Texts) -> tuple[U32, I64]:

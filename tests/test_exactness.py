@@ -1,0 +1,255 @@
+"""Ids equal those of the reference, for every input and every way to run."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import reference
+from conftest import SHARED, dataset_bytes, token_bytes, write_parquet
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tokenmill
+from tokenmill.encoders import ExactEncoder
+from tokenmill.encoders.unicode_gap import GAP, MEASURED_FOR
+from tokenmill.errors import EncoderError
+from tokenmill.texts import from_bytes
+from tokenmill.tokenizer import ENCODINGS, bundled_ranks_file, get_encoding
+
+FAST = ("gpt2", "cl100k_base", "o200k_base")
+
+
+@pytest.fixture(scope="module")
+def encoders() -> dict[str, ExactEncoder]:
+    return {name: ExactEncoder(get_encoding(name), "auto", GAP) for name in FAST}
+
+
+@pytest.fixture(scope="module")
+def references() -> dict[str, object]:
+    return {name: reference.encoding(name) for name in FAST}
+
+
+def assert_equal(encoder: ExactEncoder, codec: object, texts: list[str]) -> None:
+    ids, offsets = encoder.encode(from_bytes([text.encode() for text in texts]))
+    assert len(offsets) == len(texts) + 1
+    for index, text in enumerate(texts):
+        expected = codec.encode_ordinary(text)  # type: ignore[attr-defined]
+        assert ids[offsets[index] : offsets[index + 1]].tolist() == expected, repr(text[:200])
+
+
+@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("format", ["nanogpt", "llmc"])
+def test_bytes_equal_the_slow_twin(
+    name: str, format: str, inputs: list[Path], tmp_path: Path
+) -> None:
+    if format == "nanogpt":
+        expected = reference.nanogpt(inputs, name, 0.02, seed=3)
+        tokenmill.prepare(inputs, tmp_path / "o", tokenizer=name, val=0.02, seed=3, workers=0)
+    else:
+        expected = reference.llmc(inputs, "fw", 100_000, name)
+        tokenmill.prepare(
+            inputs, tmp_path / "o", tokenizer=name, format=format, shard_tokens="100k", name="fw",
+            workers=0,
+        )  # fmt: skip
+    assert token_bytes(tmp_path / "o") == expected
+
+
+@pytest.mark.parametrize("encoder", ["auto", "reference"])
+def test_p50k_base_goes_to_the_reference_encoder(
+    encoder: str, inputs: list[Path], tmp_path: Path
+) -> None:
+    tokenmill.prepare(inputs[:2], tmp_path / "o", tokenizer="p50k_base", encoder=encoder, workers=1)
+    assert token_bytes(tmp_path / "o") == reference.nanogpt(inputs[:2], "p50k_base")
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_every_start_method_and_number_of_workers_gives_the_same_dataset(
+    method: str, large_inputs: list[Path], tmp_path: Path
+) -> None:
+    tokenmill.prepare(large_inputs, tmp_path / "0", workers=0)
+    expected = dataset_bytes(tmp_path / "0")
+    for workers in (1, 2, 3):
+        output = tmp_path / f"{method}{workers}"
+        tokenmill.prepare(large_inputs, output, workers=workers, start_method=method, memory="2GB")
+        assert dataset_bytes(output) == expected
+
+
+def test_the_environment_does_not_change_a_byte(inputs: list[Path], tmp_path: Path) -> None:
+    from conftest import tokenmill as command
+
+    results = []
+    for number, env in enumerate(
+        (
+            {"PYTHONHASHSEED": "1", "TZ": "Asia/Tokyo", "LC_ALL": "C"},
+            {"PYTHONHASHSEED": "77", "TZ": "UTC", "LC_ALL": "C.UTF-8"},
+        )
+    ):
+        done = command("prepare", *inputs, "-o", tmp_path / str(number), "--val", "0.1", env=env)
+        assert done.returncode == 0, done.stderr
+        results.append(dataset_bytes(tmp_path / str(number)))
+    assert results[0] == results[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAST)
+def test_all_code_points_in_several_contexts(
+    name: str, encoders: dict[str, ExactEncoder], references: dict[str, object]
+) -> None:
+    """Every code point in blocks of 16 within a context that shows how it is classed."""
+    points = [chr(c) for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF]
+    assert len(points) == 1_112_064
+    for context in ("A{}'s ", "1{}234", "!{}\n\nx", " {}"):
+        texts = [
+            "".join(context.format(c) for c in points[i : i + 16])
+            for i in range(0, len(points), 16)
+        ]
+        codec = references[name]
+        ids, offsets = encoders[name].encode(from_bytes([text.encode() for text in texts]))
+        expected = codec.encode_ordinary_batch(texts, num_threads=2)  # type: ignore[attr-defined]
+        assert np.array_equal(np.diff(offsets), [len(e) for e in expected])
+        assert ids.tolist() == [token for e in expected for token in e]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAST)
+def test_ten_thousand_fuzzed_documents(
+    name: str, encoders: dict[str, ExactEncoder], references: dict[str, object]
+) -> None:
+    rng = random.Random(name)
+    pieces = [
+        *ENCODINGS[name].special_tokens, "<|", "|>", "endoftext", "'s", "'LL", " ", "  ", "\n",
+        "\r\n", "\t", "\u00a0", "\u3000", "0", "123", "4567", "the", "The", "THE", "é", "e\u0301",
+        "字", "かな", "한국", "ไทย", "हिन्दी", "👍🏽", "\u200d", "\ufeff", "\u088f", "\ua7ce",
+        "\U00016ea0", "\U000323b0", "\x00", "\x7f", "...", "!!", "//", "_", "ﬀ", "ß", "İ", "ǅ",
+    ]  # fmt: skip
+    texts = []
+    for _ in range(10_000):
+        count = rng.choice((1, 2, 5, 20))
+        chosen = [
+            rng.choice(pieces) if rng.random() < 0.85 else chr(rng.choice((
+                rng.randrange(0x20, 0x250), rng.randrange(0x250, 0xD800), rng.randrange(0xE000, 0x33500)
+            )))
+            for _ in range(count)
+        ]  # fmt: skip
+        texts.append("".join(chosen))
+    assert_equal(encoders[name], references[name], texts)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.text(), max_size=8), st.sampled_from(FAST))
+def test_any_text_gives_the_ids_of_the_reference(
+    encoders: dict[str, ExactEncoder], references: dict[str, object], texts: list[str], name: str
+) -> None:
+    assert_equal(encoders[name], references[name], texts)
+
+
+def test_the_table_of_differing_code_points_is_that_of_the_installed_versions() -> None:
+    """Recomputed for one encoding: the rest is covered by the test of all code points."""
+    from importlib import metadata
+
+    from tokenmill.encoders.exact import measure_gap
+
+    installed = {name: metadata.version(name) for name in MEASURED_FOR}
+    if installed != MEASURED_FOR:
+        pytest.skip(f"the shipped table is for {MEASURED_FOR}; at run time another is computed")
+    assert measure_gap(get_encoding("o200k_base")) == GAP
+
+
+def test_a_document_of_the_gap_goes_to_the_reference_and_is_counted(
+    encoders: dict[str, ExactEncoder], references: dict[str, object]
+) -> None:
+    encoder = ExactEncoder(get_encoding("gpt2"), "auto", GAP)
+    texts = ["plain", "x\u088f's y", "ไทย" * 50, "字" * 50 + "\U000323b0's", ""]
+    assert_equal(encoder, references["gpt2"], texts)
+    assert encoder.stats.reference_documents == 2
+    strict = ExactEncoder(get_encoding("gpt2"), "gigatoken", GAP)
+    with pytest.raises(EncoderError, match="not exact"):
+        strict.encode(from_bytes([text.encode() for text in texts]))
+
+
+def test_where_the_reference_panics_the_fast_encoder_serves() -> None:
+    encoder = ExactEncoder(get_encoding("gpt2"), "reference", GAP)
+    ids, _ = encoder.encode(from_bytes([b" " * 1_000_000 + b"x"]))
+    assert len(ids) > 0
+    assert encoder.stats.reference_failures == 1
+
+
+def test_the_encoder_check_finds_a_wrong_id(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from tokenmill.encoders import fast
+
+    path = write_parquet(tmp_path / "a.parquet", ["hello world, how are you"] * 50)
+    right = fast.FastEncoder.encode
+
+    def wrong(self: object, texts: object) -> object:
+        ids, offsets = right(self, texts)  # type: ignore[arg-type]
+        ids = ids.copy()
+        ids[:: 5] = 11
+        return ids, offsets
+
+    monkeypatch.setattr(fast.FastEncoder, "encode", wrong)
+    with pytest.raises(EncoderError, match="differ"):
+        tokenmill.prepare(path, tmp_path / "o", workers=0)
+    tokenmill.prepare(path, tmp_path / "unchecked", workers=0, encoder_check=False)
+
+
+def test_patterns_and_special_tokens_are_those_of_tiktoken(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tiktoken_ext import openai_public
+
+    hashes: dict[str, str] = {}
+
+    def load(url: str, expected_hash: str) -> dict[bytes, int]:
+        hashes["sha256"] = expected_hash
+        return {}
+
+    monkeypatch.setattr(openai_public, "load_tiktoken_bpe", load)
+    for name in ("r50k_base", "p50k_base", "cl100k_base", "o200k_base"):
+        theirs, ours = getattr(openai_public, name)(), ENCODINGS[name]
+        assert ours.pattern == theirs["pat_str"]
+        assert ours.special_tokens == theirs["special_tokens"]
+        assert ours.sha256 == hashes["sha256"]
+        assert ours.vocab_size == reference.encoding(name).max_token_value + 1
+
+
+def test_a_damaged_vocabulary_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tokenmill import tokenizer
+
+    packed = tokenizer._packed(get_encoding("gpt2"))
+    tokens = tokenizer._tokens(packed)
+    monkeypatch.setattr(tokenizer, "_tokens", lambda _: tokens[:-1])
+    with pytest.raises(EncoderError, match="damaged"):
+        bundled_ranks_file("gpt2")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SHARED.exists(), reason="the shared corpus is not on this machine")
+@pytest.mark.parametrize("name", FAST)
+def test_the_whole_shared_corpus_equals_the_reference(
+    name: str, tmp_path: Path, references: dict[str, object]
+) -> None:
+    """The reference in two threads, file by file; ours in one go with 0 to 3 workers."""
+    import pyarrow.parquet
+
+    paths = sorted((SHARED / "corpus").glob("*.parquet"))
+    runs = [(0, "fork"), (1, "fork"), (2, "spawn"), (3, "forkserver"), (2, "forkserver")]
+    runs = runs if name == "gpt2" else runs[-2:]
+    for number, (workers, method) in enumerate(runs):
+        tokenmill.prepare(
+            paths, tmp_path / str(number), tokenizer=name, val="none", workers=workers,
+            start_method=method, memory="3GB",
+        )  # fmt: skip
+    outputs = [dataset_bytes(tmp_path / str(i)) for i in range(len(runs))]
+    assert all(output == outputs[0] for output in outputs)
+    train = tokenmill.open_dataset(tmp_path / "0")["train"]
+    document = 0
+    for path in paths:
+        column = pyarrow.parquet.read_table(path, columns=["text"]).column(0).to_pylist()
+        expected = references[name].encode_ordinary_batch(column, num_threads=2)  # type: ignore[attr-defined]
+        for ids in expected:
+            got = train.documents[document]
+            assert got[-1] == ENCODINGS[name].eot_id
+            assert np.array_equal(got[:-1], ids), (path.name, document)
+            document += 1
+    assert document == len(train.documents)
