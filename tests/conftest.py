@@ -47,7 +47,12 @@ def sample_texts() -> list[str]:
 
 
 def write_parquet(
-    path: Path, texts: Sequence[str | bytes | None], *, rows: int = 20, kind: object = None, **kw: object
+    path: Path,
+    texts: Sequence[str | bytes | None],
+    *,
+    rows: int = 20,
+    kind: object = None,
+    **kw: object,
 ) -> Path:
     column = pyarrow.array(texts, kind or pyarrow.string())
     ids = pyarrow.array([f"id{i}" for i in range(len(texts))])

@@ -177,7 +177,9 @@ def test_where_the_reference_panics_the_fast_encoder_serves() -> None:
     assert encoder.stats.reference_failures == 1
 
 
-def test_the_encoder_check_finds_a_wrong_id(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_encoder_check_finds_a_wrong_id(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     from tokenmill.encoders import fast
 
     path = write_parquet(tmp_path / "a.parquet", ["hello world, how are you"] * 50)
@@ -186,7 +188,7 @@ def test_the_encoder_check_finds_a_wrong_id(monkeypatch: pytest.MonkeyPatch, tmp
     def wrong(self: object, texts: object) -> object:
         ids, offsets = right(self, texts)  # type: ignore[arg-type]
         ids = ids.copy()
-        ids[:: 5] = 11
+        ids[::5] = 11
         return ids, offsets
 
     monkeypatch.setattr(fast.FastEncoder, "encode", wrong)

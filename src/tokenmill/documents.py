@@ -211,27 +211,15 @@ def line_blocks(stream: IO[bytes], start: int, stop: int) -> Iterator[tuple[byte
                 return
             if piece.endswith(b"\n"):
                 break
-    kept: list[bytes] = []
-    kept_size = 0
     while stop < 0 or position < stop:
-        # Never read far past the range: a neighbour reads those lines.
-        want = BATCH_BYTES if stop < 0 else min(BATCH_BYTES, max(1, stop - position - kept_size))
-        data = stream.read(want)
-        if data and len(data) == want and kept_size + want + position >= stop >= 0:
-            data += _to_line_end(stream)
-        cut = data.rfind(b"\n") + 1 if data else 0
-        if cut:
-            block = b"".join((*kept, data[:cut]))
-            yield block, position
-            position += len(block)
-            kept, kept_size = ([data[cut:]], len(data) - cut) if cut < len(data) else ([], 0)
-        elif data:
-            kept.append(data)
-            kept_size += len(data)
-        if not data:
-            if kept_size:
-                yield b"".join(kept), position
+        # No further than the range: the lines behind it are a neighbour's.
+        block = stream.read(BATCH_BYTES if stop < 0 else min(BATCH_BYTES, stop - position))
+        if not block:
             return
+        if not block.endswith(b"\n"):
+            block += _to_line_end(stream)
+        yield block, position
+        position += len(block)
 
 
 def _to_line_end(stream: IO[bytes]) -> bytes:

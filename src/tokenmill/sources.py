@@ -10,6 +10,7 @@ from __future__ import annotations
 import bz2
 import glob
 import gzip
+import io
 import lzma
 import os
 from collections.abc import Iterator, Sequence
@@ -94,23 +95,31 @@ def _expand(argument: str, skipped: list[Skipped]) -> list[str]:
     if os.path.exists(argument):
         return [os.path.abspath(argument)]
     if glob.has_magic(argument):
-        # include_hidden, so that a skipped file is listed and not just absent
-        matches = sorted(glob.glob(argument, recursive=True, include_hidden=True), key=os.fsencode)
-        files = []
-        for match in matches:
-            if _hidden(match):
-                skipped.append(Skipped(match, _hidden(match)))
-            elif os.path.isdir(match):
-                if "**" not in argument:
-                    files.extend(_walk(match, skipped))
-            else:
-                files.append(os.path.abspath(match))
+        files = _expand_glob(argument, skipped)
         if not files:
             raise InputError(
                 f"{argument}: no file matches", hint="check the pattern; an empty glob is an error"
             )
         return files
     raise InputError(f"{argument}: no such file or directory")
+
+
+def _expand_glob(pattern: str, skipped: list[Skipped]) -> list[str]:
+    fixed = 0  # leading components without magic: named by the user, hidden or not
+    while not glob.has_magic(Path(pattern).parts[fixed]):
+        fixed += 1
+    files: list[str] = []
+    # include_hidden, so that a skipped file is listed and not just absent
+    for match in sorted(glob.glob(pattern, recursive=True, include_hidden=True), key=os.fsencode):
+        reason = next(filter(None, map(_hidden, Path(match).parts[fixed:])), "")
+        if os.path.isdir(match):
+            if not reason and "**" not in pattern:
+                files.extend(_walk(match, skipped))
+        elif reason:
+            skipped.append(Skipped(match, reason))
+        else:
+            files.append(os.path.abspath(match))
+    return files
 
 
 def _walk(directory: str, skipped: list[Skipped]) -> Iterator[str]:
@@ -301,8 +310,8 @@ def open_stream(path: str, compression: str) -> IO[bytes]:
     if compression == "zst":
         import pyarrow
 
-        stream: IO[bytes] = pyarrow.CompressedInputStream(pyarrow.OSFile(path), "zstd")
-        return stream
+        stream = pyarrow.CompressedInputStream(pyarrow.OSFile(path), "zstd")
+        return io.BufferedReader(stream, 1 << 20)
     return open(path, "rb")
 
 

@@ -34,7 +34,9 @@ class ReferenceEncoder:
             raise
         except BaseException as error:
             # A panic in tiktoken's Rust is a BaseException that `except Exception` lets through.
-            raise ReferenceEncoderError(f"tiktoken failed: {type(error).__name__}: {error}") from None
+            raise ReferenceEncoderError(
+                f"tiktoken failed: {type(error).__name__}: {error}"
+            ) from None
         return np.asarray(ids, np.uint32)
 
     def encode(self, texts: Texts) -> tuple[U32, I64]:

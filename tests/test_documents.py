@@ -1,0 +1,223 @@
+"""Every row of every source is read exactly once, or set aside with its reason."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from pathlib import Path
+
+import msgspec
+import pyarrow
+import pyarrow.parquet
+import pytest
+from conftest import write_jsonl, write_parquet
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tokenmill
+from tokenmill import documents
+from tokenmill.documents import line_blocks, read_segment
+from tokenmill.errors import BadRowError, SourceError
+from tokenmill.plan import cut_bytes, cut_row_groups, segments_of
+from tokenmill.sources import find_sources
+
+
+def read(path: Path, column: str = "text") -> tuple[list[str], list[tuple[int, str]]]:
+    """All texts and all bad rows (row in its segment, reason) of a file."""
+    source = find_sources([path], column).sources[0]
+    texts, bad = [], []
+    for segment in segments_of(source, column):
+        for batch in read_segment(source, segment, column):
+            assert batch.row_count == batch.texts.count + len(batch.bad)
+            texts += [batch.texts.document(i).decode() for i in range(batch.texts.count)]
+            bad += [(b.row, b.reason) for b in batch.bad]
+    return texts, bad
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.lists(st.binary(max_size=12).map(lambda b: b.replace(b"\n", b"x")), max_size=30),
+    st.booleans(),
+    st.integers(1, 40),
+    st.integers(1, 40),
+)
+def test_any_byte_ranges_cover_every_line_exactly_once(
+    lines: list[bytes], final_newline: bool, step: int, block: int
+) -> None:
+    content = b"\n".join(lines) + (b"\n" if final_newline and lines else b"")
+    before, documents.BATCH_BYTES = documents.BATCH_BYTES, block
+    try:
+        found = []
+        for start in range(0, len(content), step):
+            stop = min(len(content), start + step)
+            for data, offset in line_blocks(io.BytesIO(content), start, stop):
+                assert content[offset : offset + len(data)] == data
+                assert offset == 0 or content[offset - 1 : offset] == b"\n"
+                found.append((offset, data))
+    finally:
+        documents.BATCH_BYTES = before
+    assert b"".join(data for _, data in sorted(found)) == content
+    assert found == sorted(found)
+
+
+def test_row_groups_and_bytes_are_cut_by_constants_alone() -> None:
+    mib = 1 << 20
+    assert cut_row_groups([5 * mib] * 7) == [(0, 4), (4, 7)]
+    assert cut_row_groups([40 * mib, 1, 1]) == [(0, 1), (1, 3)]
+    assert cut_row_groups([]) == []
+    assert cut_bytes(33 * mib) == [(0, 16 * mib), (16 * mib, 32 * mib), (32 * mib, 33 * mib)]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pyarrow.string(),
+        pyarrow.large_string(),
+        pyarrow.binary(),
+        pyarrow.large_binary(),
+        pyarrow.dictionary(pyarrow.int32(), pyarrow.string()),
+        pyarrow.string_view(),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "zstd", "lz4", "brotli"])
+def test_parquet_of_every_type_and_compression(
+    kind: pyarrow.DataType, compression: str, texts: list[str], tmp_path: Path
+) -> None:
+    some = [*texts[:40], texts[0], texts[0]]
+    values = [t.encode() for t in some] if "binary" in str(kind) else some
+    column = pyarrow.array(some).dictionary_encode() if "dict" in str(kind) else None
+    path = tmp_path / "x.parquet"
+    table = pyarrow.table({"text": column if column is not None else pyarrow.array(values, kind)})
+    pyarrow.parquet.write_table(table, path, row_group_size=7, compression=compression)
+    assert read(path) == (some, [])
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst", ".bz2", ".xz"])
+def test_json_lines_plain_and_compressed(suffix: str, texts: list[str], tmp_path: Path) -> None:
+    assert read(write_jsonl(tmp_path / f"x.jsonl{suffix}", texts)) == (texts, [])
+
+
+def test_a_compressed_file_of_several_members_is_read_to_its_end(tmp_path: Path) -> None:
+    line = b'{"text": "one member"}\n'
+    (tmp_path / "m.jsonl.gz").write_bytes(gzip.compress(line) + gzip.compress(line))
+    frame = pyarrow.compress(line, "zstd", asbytes=True)
+    (tmp_path / "m.jsonl.zst").write_bytes(frame + frame)
+    assert read(tmp_path / "m.jsonl.gz")[0] == ["one member"] * 2
+    assert read(tmp_path / "m.jsonl.zst")[0] == ["one member"] * 2
+
+
+def test_blank_lines_are_no_rows_and_a_bom_is_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"text": "a"}\r\n\n  \n{"text": "b"}\n\n{"text": "c"}')
+    assert read(path) == (["a", "b", "c"], [])
+
+
+BAD_LINES = {
+    b"{broken": "not valid JSON",
+    b'{"text": null}': "is null",
+    b'{"text": 7}': "is int",
+    b'{"text": ["x"]}': "is array",
+    b'{"other": "x"}': "no field 'text'",
+    b"[1, 2]": "not a JSON object",
+    b'"text"': "not a JSON object",
+    b'{"text": "\xff\xfe"}': "UTF-8",
+    b'{"text": "\\ud800"}': "not valid JSON",
+    b'{"text": "a"} {"text": "b"}': "not valid JSON",
+    b'{"z": ' + b"[" * 100_000: "nested too deeply",
+}
+
+
+@pytest.mark.parametrize("line", BAD_LINES, ids=lambda line: line[:20].decode(errors="replace"))
+def test_a_bad_line_stops_with_file_row_and_line_or_is_set_aside(
+    line: bytes, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"text": "zero"}\n\n{"text": "one"}\n' + line + b'\n{"text": "three"}\n')
+    with pytest.raises(BadRowError) as stopped:
+        tokenmill.prepare(path, tmp_path / "o", workers=0)
+    assert "x.jsonl: row 2 (line 4): " in stopped.value.message
+    assert BAD_LINES[line] in stopped.value.message
+    result = tokenmill.prepare(path, tmp_path / "o", workers=0, on_bad_row="quarantine")
+    counts = result.manifest.counts
+    assert (counts["rows"], counts["documents"], counts["quarantined"]) == (4, 3, 1)
+    record = msgspec.json.decode((tmp_path / "o" / "quarantine.jsonl").read_bytes())
+    assert (record["source"], record["row"], record["line"]) == ("x.jsonl", 2, 4)
+    import base64
+
+    assert base64.b64decode(record["bytes"]) == line
+
+
+def test_nulls_and_bad_utf8_in_parquet_are_named_by_row_group_and_row(tmp_path: Path) -> None:
+    values = [b"good"] * 25
+    values[13], values[21] = b"\xff\xfe\xfd", None  # type: ignore[call-overload]
+    path = write_parquet(tmp_path / "x.parquet", values, rows=10, kind=pyarrow.binary())
+    with pytest.raises(BadRowError, match=r"x.parquet: row 13 \(row group 1\): not valid UTF-8"):
+        tokenmill.prepare(path, tmp_path / "o", workers=1)
+    result = tokenmill.prepare(path, tmp_path / "o", on_bad_row="quarantine", workers=2)
+    assert result.manifest.counts["quarantined"] == 2
+    lines = (tmp_path / "o" / "quarantine.jsonl").read_bytes().splitlines()
+    assert [json.loads(line)["row"] for line in lines] == [13, 21]
+    assert "null" in json.loads(lines[1])["reason"]
+
+
+def test_a_bad_row_deep_in_a_file_of_many_ranges_has_its_true_row_and_line(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "x.jsonl"
+    good = json.dumps({"text": "word " * 2000}).encode() + b"\n"
+    path.write_bytes(b"\n" + good * 4000 + b"{oops\n" + good * 10)
+    assert path.stat().st_size > 2 * (16 << 20)
+    with pytest.raises(BadRowError, match=r"row 4000 \(line 4002\)"):
+        tokenmill.prepare(path, tmp_path / "o", workers=2)
+    tokenmill.prepare(path, tmp_path / "o", workers=2, on_bad_row="quarantine")
+    record = json.loads((tmp_path / "o" / "quarantine.jsonl").read_bytes())
+    assert (record["row"], record["line"]) == (4000, 4002)
+
+
+def test_a_long_bad_row_is_cut_in_quarantine_with_its_length_and_hash(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    long = b'{"text": 1, "pad": "' + b"p" * (2 << 20) + b'"}'
+    path.write_bytes(b'{"text": "a"}\n' + long + b"\n")
+    tokenmill.prepare(path, tmp_path / "o", workers=0, on_bad_row="quarantine")
+    import base64
+    import hashlib
+
+    record = json.loads((tmp_path / "o" / "quarantine.jsonl").read_bytes())
+    assert base64.b64decode(record["bytes"]) == long[: 1 << 20]
+    assert record["length"] == len(long)
+    assert record["sha256"] == hashlib.sha256(long).hexdigest()
+
+
+def test_a_damaged_page_is_an_error_that_names_the_row_group(
+    texts: list[str], tmp_path: Path
+) -> None:
+    path = write_parquet(
+        tmp_path / "x.parquet", texts, rows=50, compression="none", write_page_checksum=True
+    )
+    content = bytearray(path.read_bytes())
+    at = content.find(texts[60].encode()[:200])
+    assert at > 0
+    content[at + 50] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(SourceError, match=r"row group 1 \(rows 50 to 99\)"):
+        tokenmill.prepare(path, tmp_path / "o", workers=0)
+
+
+def test_a_compressed_file_cut_short_is_an_error(texts: list[str], tmp_path: Path) -> None:
+    for suffix in (".gz", ".zst", ".xz", ".bz2"):
+        path = write_jsonl(tmp_path / f"x.jsonl{suffix}", texts)
+        path.write_bytes(path.read_bytes()[:-3000])
+        with pytest.raises(SourceError, match="cannot be read after row"):
+            tokenmill.prepare(path, tmp_path / f"o{suffix}", workers=0)
+
+
+def test_a_giant_row_group_becomes_a_chain_of_units(texts: list[str], tmp_path: Path) -> None:
+    many = texts * 25
+    write_parquet(tmp_path / "one.parquet", many, rows=1 << 20)
+    write_parquet(tmp_path / "many.parquet", many, rows=500)
+    one = tokenmill.prepare(tmp_path / "one.parquet", tmp_path / "a", val="none", workers=2)
+    assert one.run["units_encoded"] > 2
+    tokenmill.prepare(tmp_path / "many.parquet", tmp_path / "b", val="none", workers=2)
+    assert (tmp_path / "a/train.bin").read_bytes() == (tmp_path / "b/train.bin").read_bytes()
