@@ -17,7 +17,7 @@ from tokenmill.pack import (
     document_hash,
     partition,
 )
-from tokenmill.prepare import Options, plan_settings
+from tokenmill.pipeline import Options, plan_settings
 
 SETTINGS = plan_settings(Options(), "out")
 lengths = st.lists(st.integers(0, 30), min_size=0, max_size=40)

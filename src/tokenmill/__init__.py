@@ -14,8 +14,8 @@ from tokenmill.errors import TokenmillError
 
 if TYPE_CHECKING:
     from tokenmill.loader import Dataset, open_dataset
-    from tokenmill.prepare import Result, prepare
-    from tokenmill.verify import Report, verify
+    from tokenmill.pipeline import Result, prepare
+    from tokenmill.verification import Report, verify
 
 __version__ = "0.1.0"
 __all__ = [
@@ -30,12 +30,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "prepare": "tokenmill.prepare",
-    "Result": "tokenmill.prepare",
+    "prepare": "tokenmill.pipeline",
+    "Result": "tokenmill.pipeline",
     "open_dataset": "tokenmill.loader",
     "Dataset": "tokenmill.loader",
-    "verify": "tokenmill.verify",
-    "Report": "tokenmill.verify",
+    "verify": "tokenmill.verification",
+    "Report": "tokenmill.verification",
 }
 
 

@@ -13,7 +13,7 @@ from tokenmill import __version__
 from tokenmill.errors import EXIT_OK, EXIT_QUARANTINED, Interrupted, TokenmillError
 
 if TYPE_CHECKING:
-    from tokenmill.prepare import Prepared, Result
+    from tokenmill.pipeline import Prepared, Result
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -157,7 +157,7 @@ def prepare(
     INPUTS are files, directories or globs. The same command resumes after any interruption.
     """
     from tokenmill.engines.observer import Observer
-    from tokenmill.prepare import prepare as run
+    from tokenmill.pipeline import prepare as run
     from tokenmill.progress import LiveProgress, PlainProgress
 
     observer: Observer
@@ -192,7 +192,7 @@ def prepare(
 @_plan_options
 def plan(inputs: tuple[str, ...], output: str, as_json: bool, **options: Any) -> int:
     """Show what `prepare` with the same arguments would read and write. Writes nothing."""
-    from tokenmill.prepare import make_options, make_plan
+    from tokenmill.pipeline import make_options, make_plan
 
     prepared = make_plan(list(inputs), output, make_options(options))
     if as_json:
@@ -219,7 +219,7 @@ def verify(directory: str, as_json: bool) -> int:
     """Compare every byte of a dataset with its manifest: exit 0, or 3 and what is wrong."""
     import msgspec
 
-    from tokenmill.verify import verify as check
+    from tokenmill.verification import verify as check
 
     report = check(directory)
     if as_json:
