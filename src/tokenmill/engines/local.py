@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 import types
 import warnings
@@ -47,9 +48,12 @@ from tokenmill.plan import Plan, UnitId
 
 TICK_SECONDS = 0.2
 STOPPED_SECONDS = 3.0  # a worker in the state "stopped" for so long is replaced
-SLOWEST_BYTES_PER_SECOND = 5e6  # the reference encoder at its slowest, for the stuck timer
+# A batch of so many bytes may take `stuck_seconds` (60 s), a larger one in proportion: 50 times
+# what the reference encoder needs at its slowest, 5 MB/s.
+PATIENT_BYTES = 6e6
 MAX_DEATHS = 2
 STOP_SECONDS = 2.0
+START_SECONDS = 5.0
 MAX_PLACING = 16
 
 
@@ -68,6 +72,7 @@ class _Worker:
         self.stopped_since: float | None = None
         self.resident = 0
         self.killed_because = ""
+        self.hung_up = False
         self.stats: dict[str, int] = {}
         self._to_place: deque[Place] = deque()
         self._placing = 0
@@ -186,22 +191,22 @@ class LocalEngine:
 
     def _wait(self) -> None:
         handles = {worker.pipe: worker for worker in self.workers}
-        sentinels = {worker.process.sentinel: worker for worker in self.workers}
+        sentinels = [worker.process.sentinel for worker in self.workers]
         ready = mp_connection.wait([*handles, *sentinels], TICK_SECONDS)
         for handle in ready:
             if handle in handles:
                 self._receive(handles[handle])  # type: ignore[index]
-        for handle in ready:
-            if handle in sentinels:
-                self._bury(sentinels[handle])  # type: ignore[index]
+        for worker in list(self.workers):
+            if worker.hung_up or worker.process.sentinel in ready:
+                self._bury(worker)
 
     def _receive(self, worker: _Worker) -> None:
         """Everything in the pipe; a dead worker's last words count too."""
         try:
             while worker.pipe.poll(0):
                 self._handle(worker, messages.decode_from_worker(worker.pipe.recv_bytes()))
-        except (EOFError, ConnectionResetError, OSError):
-            return  # its sentinel will say how it ended
+        except (EOFError, OSError):
+            worker.hung_up = True
 
     def _handle(self, worker: _Worker, message: messages.FromWorker) -> None:
         worker.heard = time.monotonic()
@@ -253,6 +258,18 @@ class LocalEngine:
     # --- workers -----------------------------------------------------------------------------
 
     def _start_worker(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                self._launch()
+                return
+            except (EOFError, OSError) as error:
+                # The fork server itself was killed: once its end is known another is started.
+                if time.monotonic() > deadline:
+                    raise WorkerError(f"no worker can be started: {error!r}") from None
+                time.sleep(0.05)
+
+    def _launch(self) -> None:
         here, there = self.context.Pipe()
         inherited = [w.pipe for w in self.workers] + [here]
         process = self.context.Process(
@@ -264,7 +281,9 @@ class LocalEngine:
             ),
             daemon=True,
         )
-        with _main_module_hidden(), warnings.catch_warnings():
+        forkserver = self.run_settings.start_method == "forkserver"
+        watched = _fork_server_watched() if forkserver else contextlib.nullcontext()
+        with watched, _main_module_hidden(), warnings.catch_warnings():
             # fork from a process with threads warns since 3.12; the user chose it
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
@@ -275,10 +294,8 @@ class LocalEngine:
     def _bury(self, worker: _Worker) -> None:
         """A worker has ended: take its last words, give its units to others, replace it."""
         self._receive(worker)
-        worker.process.join()
-        if worker in self.workers:
-            self.workers.remove(worker)
-        worker.pipe.close()
+        self.workers.remove(worker)
+        _reap(worker)
         self._add_stats(worker)
         self.snapshot.retries += 1
         how = worker.killed_because or _how_it_ended(worker)
@@ -323,8 +340,7 @@ class LocalEngine:
                 self._kill(worker, "was stopped (SIGSTOP) and not continued")
                 continue
             busy = worker.job is not None or not worker.ready
-            expected = worker.batch_bytes / SLOWEST_BYTES_PER_SECOND
-            patience = max(self.run_settings.stuck_seconds, 50 * expected)
+            patience = self.run_settings.stuck_seconds * max(1, worker.batch_bytes / PATIENT_BYTES)
             if busy and now - worker.heard > patience:
                 self._kill(worker, f"did nothing for {now - worker.heard:.0f} s")
 
@@ -349,14 +365,49 @@ class LocalEngine:
             if worker.process.is_alive():
                 worker.process.kill()
         for worker in self.workers:
-            worker.process.join()
-            worker.pipe.close()
+            _reap(worker)
             self._add_stats(worker)
         self.workers.clear()
 
     def _add_stats(self, worker: _Worker) -> None:
         for key, value in worker.stats.items():
             self.stats[key] = self.stats.get(key, 0) + value
+
+
+def _reap(worker: _Worker) -> None:
+    """Wait for a worker's end, not for ever: the fork server that tells of it may be gone too."""
+    worker.process.join(1.0)
+    if worker.process.exitcode is None:
+        with contextlib.suppress(OSError):
+            os.kill(worker.process.pid, signal.SIGKILL)
+        worker.process.join(1.0)
+    worker.pipe.close()
+
+
+@contextlib.contextmanager
+def _fork_server_watched() -> Iterator[None]:
+    """While a worker is asked for: end a fork server that is stopped, or we wait for ever.
+
+    Its end breaks the connection, the start fails, and the next attempt makes another server.
+    """
+    from multiprocessing import forkserver
+
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(STOPPED_SECONDS):
+            pid = getattr(forkserver._forkserver, "_forkserver_pid", None)  # type: ignore[attr-defined]
+            if pid is not None and _process_state(pid, 0)[0] == "T":
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def _worker_main(*args: Any) -> None:

@@ -1,0 +1,420 @@
+"""Killed at any moment, resumed to the same bytes, and no durable unit done again."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+from conftest import dataset_bytes, tokenmill as command, write_jsonl, write_parquet
+
+import tokenmill
+from tokenmill.errors import RefusedError, TokenmillError
+from tokenmill.manifest import read_journal
+
+OFTEN = {"TOKENMILL_SYNC_SECONDS": "0.05"}
+FORMATS = {
+    "nanogpt": ["--val", "0.01"],
+    "llmc": ["--format", "llmc", "--shard-tokens", "3M", "--name", "x"],
+    "llmc-document": [
+        "--format", "llmc", "--shard-tokens", "1M", "--cut", "document", "--val", "docs:700",
+        "--name", "x",
+    ],
+}  # fmt: skip
+
+
+def durable_units(output: Path) -> set[tuple[int, int, int]]:
+    work = output / ".tokenmill"
+    if not (work / "plan.json").exists():
+        return set()
+    from tokenmill.plan import fingerprint_of
+
+    plan = msgspec.json.decode((work / "plan.json").read_bytes())["plan"]
+    records, _ = read_journal(work / "journal", fingerprint_of(plan))
+    return {(r.unit.source, r.unit.segment, r.unit.part) for r in records}
+
+
+def start(inputs: list[Path], output: Path, options: list[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tokenmill", "prepare", *map(str, inputs), "-o", str(output),
+         "--workers", "2", "--quiet", *options],
+        env={**os.environ, **OFTEN},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def workers_of(pid: int) -> list[psutil.Process]:
+    """The worker processes: children of the fork server, or spawned ones."""
+    workers = []
+    for process in descendants(pid):
+        try:
+            line = " ".join(process.cmdline())
+            forked = process.ppid() != pid
+            if "resource_tracker" not in line and (forked or "spawn_main" in line):
+                workers.append(process)
+        except psutil.Error:
+            continue
+    return workers
+
+
+def gone(processes: list[psutil.Process], seconds: float = 10.0) -> bool:
+    _, alive = psutil.wait_procs(processes, timeout=seconds)
+    return not alive
+
+
+@pytest.fixture(scope="module")
+def undisturbed(
+    large_inputs: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[dict[str, bytes], float]]:
+    """For each format: the bytes of a run that nothing disturbed, and how long it took."""
+    results = {}
+    for name, options in FORMATS.items():
+        output = tmp_path_factory.mktemp("undisturbed") / "o"
+        began = time.monotonic()
+        process = start(large_inputs, output, options)
+        _, stderr = process.communicate(timeout=120)
+        assert process.returncode == 0, stderr
+        results[name] = (dataset_bytes(output), time.monotonic() - began)
+    return results
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("whom", ["coordinator", "worker"])
+def test_killed_at_random_moments_it_ends_with_the_same_bytes(
+    name: str,
+    whom: str,
+    large_inputs: list[Path],
+    undisturbed: dict[str, tuple[dict[str, bytes], float]],
+    tmp_path: Path,
+) -> None:
+    """4 kills for each of 3 formats and 2 victims: 24 in all, over some 20 units."""
+    expected, clean = undisturbed[name]
+    rng = random.Random(f"{name} {whom}")
+    output = tmp_path / "o"
+    kills = 0
+    while kills < 4:
+        before = durable_units(output)
+        process = start(large_inputs, output, FORMATS[name])
+        time.sleep(rng.uniform(0.5, clean * 0.95))
+        family = descendants(process.pid)
+        victims = (
+            [process.pid] if whom == "coordinator" else [w.pid for w in workers_of(process.pid)]
+        )
+        if process.poll() is None and victims:
+            try:
+                os.kill(rng.choice(victims), signal.SIGKILL)
+                kills += 1
+            except ProcessLookupError:
+                pass
+        _, stderr = process.communicate(timeout=120)
+        assert gone(family), "no process outlives the run"
+        if process.returncode == 0:
+            assert dataset_bytes(output) == expected
+            record = json.loads((output / "run.json").read_bytes())
+            assert record["units_resumed"] == len(before), "no durable unit is done again"
+            shutil.rmtree(output)
+        else:
+            assert process.returncode == -signal.SIGKILL, stderr
+            assert before <= durable_units(output), "what is durable stays durable"
+            if not (output / "manifest.json").exists():
+                assert not list(output.glob("*.bin")), "half a dataset is never visible"
+    before = durable_units(output)
+    process = start(large_inputs, output, FORMATS[name])
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
+    assert dataset_bytes(output) == expected
+    assert not (output / ".tokenmill").exists()
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_killed_or_stopped_fork_server_does_not_hang_the_run(
+    sign: signal.Signals,
+    large_inputs: list[Path],
+    undisturbed: dict[str, tuple[dict[str, bytes], float]],
+    tmp_path: Path,
+) -> None:
+    process = start(large_inputs, tmp_path / "o", FORMATS["nanogpt"])
+    while not workers_of(process.pid):
+        time.sleep(0.01)
+    worker = workers_of(process.pid)[0]
+    os.kill(worker.ppid(), sign)
+    worker.kill()
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr
+    assert dataset_bytes(tmp_path / "o") == undisturbed["nanogpt"][0]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_leaves_a_resumable_state_within_five_seconds(
+    number: signal.Signals,
+    code: int,
+    large_inputs: list[Path],
+    undisturbed: dict[str, tuple[dict[str, bytes], float]],
+    tmp_path: Path,
+) -> None:
+    output = tmp_path / "o"
+    process = start(large_inputs, output, FORMATS["nanogpt"])
+    while not durable_units(output):
+        time.sleep(0.02)
+        assert process.poll() is None
+    family = descendants(process.pid)
+    began = time.monotonic()
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=30)
+    assert time.monotonic() - began < 5
+    assert process.returncode == code
+    assert b"resume with: tokenmill prepare" in stderr
+    assert b"Traceback" not in stderr
+    assert gone(family)
+    durable = durable_units(output)
+    assert durable
+    result = tokenmill.prepare(large_inputs, output, val=0.01, workers=2)
+    assert result.run["units_resumed"] == len(durable)
+    assert dataset_bytes(output) == undisturbed["nanogpt"][0]
+
+
+def interrupted(inputs: list[Path], output: Path, units: int = 3, **options: object) -> None:
+    """A job that stopped by itself after some units, in this process."""
+    from tokenmill.engines.books import Books
+
+    written = Books.written
+
+    def stop_after(self: Books, record: object) -> None:
+        written(self, record)  # type: ignore[arg-type]
+        if self.encoded_units == units:
+            raise TokenmillError("that is enough")
+
+    Books.written = stop_after  # type: ignore[method-assign]
+    try:
+        with pytest.raises(TokenmillError, match="that is enough"):
+            tokenmill.prepare(inputs, output, workers=0, **options)  # type: ignore[arg-type]
+    finally:
+        Books.written = written  # type: ignore[method-assign]
+
+
+def test_a_torn_journal_and_damaged_pieces_are_redone(
+    large_inputs: list[Path],
+    undisturbed: dict[str, tuple[dict[str, bytes], float]],
+    tmp_path: Path,
+) -> None:
+    output = tmp_path / "o"
+    interrupted(large_inputs, output, val=0.01)
+    assert len(durable_units(output)) == 3
+    journal = output / ".tokenmill" / "journal"
+    journal.write_bytes(journal.read_bytes() + b"\x40\0\0\0half a record")
+    tokens = output / ".tokenmill/files/tokens-train-000000"
+    content = bytearray(tokens.read_bytes())
+    content[1000] ^= 1  # in the first unit
+    tokens.write_bytes(content)
+    result = tokenmill.prepare(large_inputs, output, val=0.01, workers=2)
+    assert result.run["units_resumed"] == 2
+    assert dataset_bytes(output) == undisturbed["nanogpt"][0]
+
+
+def test_run_settings_are_free_on_resume(
+    large_inputs: list[Path],
+    undisturbed: dict[str, tuple[dict[str, bytes], float]],
+    tmp_path: Path,
+) -> None:
+    output = tmp_path / "o"
+    interrupted(large_inputs, output, val=0.01)
+    result = tokenmill.prepare(
+        large_inputs, output, val=0.01, workers=3, start_method="spawn", memory="3GB",
+        encoder_check=False, on_bad_row="quarantine",
+    )  # fmt: skip
+    assert result.run["units_resumed"] == 3
+    assert dataset_bytes(output) == undisturbed["nanogpt"][0]
+
+
+CHANGES = {
+    "text_column": "id",
+    "tokenizer": "cl100k_base",
+    "eot": "prepend",
+    "val": "docs:3",
+    "seed": 1,
+    "drop_empty": True,
+    "format": "llmc",
+}
+
+
+@pytest.mark.parametrize("finished", [False, True], ids=["unfinished", "finished"])
+def test_another_plan_on_the_same_output_is_refused_with_the_difference(
+    finished: bool, large_inputs: list[Path], tmp_path: Path
+) -> None:
+    output, inputs = tmp_path / "o", large_inputs[:1]
+    if finished:
+        tokenmill.prepare(inputs, output, workers=2)
+    else:
+        interrupted(inputs, output)
+    for key, value in CHANGES.items():
+        with pytest.raises(RefusedError) as refused:
+            tokenmill.prepare(inputs, output, **{key: value})  # type: ignore[arg-type]
+        assert key in refused.value.message
+        assert str(value) in refused.value.message
+        assert refused.value.exit_code == 2
+    with pytest.raises(RefusedError, match=r"input added: b.jsonl"):
+        tokenmill.prepare([*inputs, large_inputs[1]], output)
+
+
+def test_llmc_plan_settings_are_bound_too(inputs: list[Path], tmp_path: Path) -> None:
+    output = tmp_path / "o"
+    tokenmill.prepare(inputs, output, format="llmc", workers=0)
+    for change in ({"cut": "document"}, {"shard_tokens": "1M"}, {"name": "y"}, {"val": "none"}):
+        with pytest.raises(RefusedError, match=next(iter(change))):
+            tokenmill.prepare(inputs, output, format="llmc", **change)  # type: ignore[arg-type]
+
+
+def test_changed_inputs_are_refused(tmp_path: Path, texts: list[str]) -> None:
+    path = write_jsonl(tmp_path / "x.jsonl", texts)
+    tokenmill.prepare(path, tmp_path / "o", workers=0)
+    path.write_bytes(path.read_bytes().replace(b"human", b"humen", 1))
+    with pytest.raises(RefusedError, match=r"x.jsonl: content changed"):
+        tokenmill.prepare(path, tmp_path / "o")
+    write_jsonl(path, texts[:-1])
+    with pytest.raises(RefusedError, match=r"bytes -> "):
+        tokenmill.prepare(path, tmp_path / "o")
+
+
+def test_a_change_that_sampling_misses_is_found_on_resume(
+    large_inputs: list[Path], tmp_path: Path
+) -> None:
+    """A touched file's units are done again and must come out the same."""
+    path = tmp_path / "b.jsonl"
+    content = large_inputs[1].read_bytes()
+    path.write_bytes(content)
+    interrupted([path], tmp_path / "o", units=2)
+    os.utime(path, (5, 5))
+    result = tokenmill.prepare(path, tmp_path / "o", workers=2)
+    assert result.run["units_resumed"] == 0, "a touched file is not trusted"
+
+    interrupted([path], tmp_path / "p", units=2)
+    changed = bytearray(content)
+    at = changed.index(b"human", 1_100_000)  # between two sampled blocks
+    changed[at] = ord("H")
+    path.write_bytes(changed)
+    try:
+        tokenmill.prepare(path, tmp_path / "p", workers=2)
+        raise AssertionError("a changed input went unnoticed")
+    except (RefusedError, TokenmillError) as error:
+        assert "changed" in str(error)
+
+
+def test_a_finished_dataset_says_so_and_exits_0(inputs: list[Path], tmp_path: Path) -> None:
+    first = command("prepare", *inputs, "-o", tmp_path / "o")
+    assert first.returncode == 0, first.stderr
+    before = dataset_bytes(tmp_path / "o")
+    again = command("prepare", *inputs, "-o", tmp_path / "o")
+    assert again.returncode == 0
+    assert "already complete" in again.stdout
+    assert dataset_bytes(tmp_path / "o") == before
+
+
+def test_foreign_files_are_refused_and_never_removed(inputs: list[Path], tmp_path: Path) -> None:
+    output = tmp_path / "o"
+    output.mkdir()
+    (output / "thesis.tex").write_text("years of work")
+    for overwrite in (False, True):
+        with pytest.raises(RefusedError, match=r"not ours \(thesis.tex\)"):
+            tokenmill.prepare(inputs, output, overwrite=overwrite)
+    (output / "thesis.tex").unlink()
+    tokenmill.prepare(inputs, output, workers=0)
+    (output / "thesis.tex").write_text("years of work")
+    tokenmill.prepare(inputs, output, workers=0, overwrite=True, format="llmc", name="z")
+    assert sorted(p.name for p in output.iterdir()) == [
+        "index", "manifest.json", "run.json", "thesis.tex", "z_val_000000.bin",
+    ]  # fmt: skip
+
+
+def test_a_second_coordinator_is_refused_with_the_first_ones_process_id(
+    large_inputs: list[Path], tmp_path: Path
+) -> None:
+    output = tmp_path / "o"
+    process = start(large_inputs, output, [])
+    while not (output / ".tokenmill" / "plan.json").exists():
+        time.sleep(0.02)
+    try:
+        with pytest.raises(RefusedError, match=rf"process {process.pid}\)"):
+            tokenmill.prepare(large_inputs, output, workers=0)
+        with pytest.raises(RefusedError, match="another tokenmill"):
+            tokenmill.prepare(large_inputs, output, workers=0, overwrite=True)
+    finally:
+        process.communicate(timeout=120)
+    assert process.returncode == 0
+
+
+def test_a_crash_in_the_middle_of_the_commit_is_rolled_forward(
+    inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tokenmill import commit, storage
+
+    tokenmill.prepare(inputs, tmp_path / "clean", format="llmc", shard_tokens="50k", name="x")
+    expected = dataset_bytes(tmp_path / "clean")
+    steps = len(expected) + 3
+    seen = 0
+    for crash_at in range(steps):
+        output = tmp_path / f"o{crash_at}"
+        count = 0
+
+        def crashing(original: object) -> object:
+            def step(*args: object) -> object:
+                nonlocal count
+                if count == crash_at:  # noqa: B023 - used within this iteration only
+                    raise TokenmillError("crash")
+                count += 1
+                return original(*args)  # type: ignore[operator]
+
+            return step
+
+        with monkeypatch.context() as patch:
+            patch.setattr(commit, "publish", crashing(storage.publish))
+            patch.setattr(commit, "write_atomic", crashing(storage.write_atomic))
+            patch.setattr(storage.Workspace, "remove_work", crashing(storage.Workspace.remove_work))
+            try:
+                tokenmill.prepare(
+                    inputs, output, format="llmc", shard_tokens="50k", name="x", workers=0
+                )
+            except TokenmillError as error:
+                assert str(error) == "crash"
+                seen += 1
+        result = tokenmill.prepare(
+            inputs, output, format="llmc", shard_tokens="50k", name="x", workers=0
+        )
+        assert dataset_bytes(output) == expected
+        assert result.run.get("units_encoded", 0) == 0, "nothing is encoded again"
+    assert seen == len(expected) + 2, "a crash before every step of the commit"
+
+
+def test_a_run_stopped_by_a_bad_row_goes_on_with_quarantine(tmp_path: Path) -> None:
+    texts: list[str | None] = ["word " * 3000] * 4000
+    texts[3500] = None
+    path = write_parquet(tmp_path / "x.parquet", texts, rows=500)
+    output = tmp_path / "o"
+    stopped = command("prepare", path, "-o", output, env=OFTEN)
+    assert stopped.returncode == 1
+    assert "x.parquet: row 3500 (row group 7): null" in stopped.stderr
+    assert "--on-bad-row quarantine" in stopped.stderr
+    durable = len(durable_units(output))
+    done = command("prepare", path, "-o", output, "--on-bad-row", "quarantine", "--json")
+    assert done.returncode == 4, done.stderr
+    result = json.loads(done.stdout)
+    assert result["run"]["units_resumed"] == durable > 0
+    assert result["counts"]["quarantined"] == 1
+    assert result["counts"]["rows"] == 4000

@@ -1,0 +1,220 @@
+"""A worker that dies, stops or sticks is replaced, and its unit is done again.
+
+Faults are real: processes are killed by signals, exit, segfault. They are planted under `fork`,
+where a worker inherits the planted function; the supervisor is the same for every start method.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import dataset_bytes, write_parquet
+from test_resume import descendants, gone, start, workers_of
+
+import tokenmill
+from tokenmill.engines import local
+from tokenmill.engines.observer import Observer
+from tokenmill.engines.unit import UnitWorker
+from tokenmill.errors import TokenmillError, WorkerError
+
+
+class Notes(Observer):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def segfault() -> None:
+    ctypes.string_at(0)
+
+
+FAULTS = {
+    "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "SIGSEGV": segfault,
+    "exit code 7": lambda: os._exit(7),
+    "SIGABRT": os.abort,
+    "stopped": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "did nothing": lambda: time.sleep(1000),
+}
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, fault: object, flag: Path | None) -> None:
+    """Let the worker that meets the marker fail: once if a flag file is given, else always."""
+    right = UnitWorker.encode_batch
+
+    def encode_batch(self: UnitWorker, source: object, batch: object, packer: object) -> int:
+        if b"MARKER" in batch.texts.used().tobytes():  # type: ignore[attr-defined]
+            if flag is None:
+                fault()  # type: ignore[operator]
+            elif not flag.exists():
+                flag.write_text("done")
+                fault()  # type: ignore[operator]
+        return right(self, source, batch, packer)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(UnitWorker, "encode_batch", encode_batch)
+
+
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    texts = [f"document {i} " + "some words here " * 1500 for i in range(4000)]
+    texts[2345] += "MARKER"
+    return write_parquet(tmp_path_factory.mktemp("marked") / "m.parquet", texts, rows=250)
+
+
+@pytest.fixture(scope="module")
+def clean(marked: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    output = tmp_path_factory.mktemp("clean") / "o"
+    tokenmill.prepare(marked, output, workers=2)
+    return dataset_bytes(output)
+
+
+@pytest.mark.parametrize("how", FAULTS)
+def test_a_worker_that_fails_once_is_replaced_and_nothing_is_lost(
+    how: str,
+    marked: Path,
+    clean: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plant(monkeypatch, FAULTS[how], tmp_path / "flag")
+    monkeypatch.setenv("TOKENMILL_STUCK_SECONDS", "1.5")
+    monkeypatch.setattr(local, "STOPPED_SECONDS", 1.0)
+    notes = Notes()
+    began = time.monotonic()
+    result = tokenmill.prepare(
+        marked, tmp_path / "o", workers=2, start_method="fork", observer=notes
+    )
+    assert time.monotonic() - began < 30
+    assert dataset_bytes(tmp_path / "o") == clean
+    assert result.run["retries"] == 1
+    assert len(notes.lines) == 1
+    assert how in notes.lines[0]
+    assert (tmp_path / "flag").exists()
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGSEGV", "exit code 7"])
+def test_a_second_death_on_one_unit_ends_the_run_with_file_unit_and_cause(
+    how: str,
+    marked: Path,
+    clean: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patch:
+        plant(patch, FAULTS[how], None)
+        with pytest.raises(WorkerError) as ended:
+            tokenmill.prepare(marked, tmp_path / "o", workers=2, start_method="fork")
+    message = ended.value.message
+    assert message.startswith("m.parquet: a worker died twice on unit ")
+    assert "row groups" in message
+    assert how in message
+    tokenmill.prepare(marked, tmp_path / "o", workers=2)
+    assert dataset_bytes(tmp_path / "o") == clean
+
+
+def test_a_panic_in_native_code_does_not_pass_for_the_end_of_the_work(
+    marked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def panic() -> None:
+        raise ValueError("from the depths")
+
+    plant(monkeypatch, panic, None)
+    with pytest.raises(TokenmillError, match="in a worker: ValueError: from the depths"):
+        tokenmill.prepare(marked, tmp_path / "o", workers=2, start_method="fork")
+
+
+@pytest.mark.parametrize("kind", ["forkserver", "spawn"])
+def test_a_stopped_worker_is_replaced_within_seconds(
+    kind: str, marked: Path, clean: dict[str, bytes], tmp_path: Path
+) -> None:
+    """The real command, a real SIGSTOP, the real timers."""
+    process = start([marked], tmp_path / "o", ["--start-method", kind])
+    victims: list[psutil.Process] = []
+    while not victims and process.poll() is None:
+        victims = workers_of(process.pid)
+        time.sleep(0.01)
+    family = descendants(process.pid)
+    victims[0].suspend()
+    began = time.monotonic()
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr
+    assert time.monotonic() - began < 15
+    assert dataset_bytes(tmp_path / "o") == clean
+    assert gone(family)
+
+
+def test_a_script_without_a_main_guard_works_under_every_start_method(
+    marked: Path, clean: dict[str, bytes], tmp_path: Path
+) -> None:
+    import subprocess
+    import sys
+
+    script = tmp_path / "script.py"
+    for method in ("fork", "spawn", "forkserver"):
+        output = tmp_path / method
+        script.write_text(
+            "import tokenmill\n"
+            "print('started')\n"
+            f"tokenmill.prepare({str(marked)!r}, {str(output)!r}, workers=2, "
+            f"start_method={method!r})\n"
+        )
+        done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("started") == 1, "workers must not run the caller's script"
+        assert dataset_bytes(output) == clean
+
+
+def test_units_that_wait_for_their_place_are_spilled_and_come_out_the_same(
+    large_inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first unit sticks for a while; the other worker runs ahead of it and must spill."""
+    from tokenmill.engines.unit import EncodedUnit
+
+    tokenmill.prepare(large_inputs, tmp_path / "a", workers=0)
+    right, spill = UnitWorker.encode_batch, EncodedUnit.spill
+    slow, spilled = tmp_path / "slow", tmp_path / "spilled"
+
+    def encode_batch(self: UnitWorker, source: object, batch: object, packer: object) -> int:
+        if not slow.exists():
+            slow.write_text("x")
+            time.sleep(3)
+        return right(self, source, batch, packer)  # type: ignore[arg-type]
+
+    def noted(self: EncodedUnit, path: Path) -> None:
+        spilled.write_text("x")
+        spill(self, path)
+
+    monkeypatch.setattr(UnitWorker, "encode_batch", encode_batch)
+    monkeypatch.setattr(EncodedUnit, "spill", noted)
+    monkeypatch.setattr(EncodedUnit, "held_bytes", property(lambda self: 10**9))
+    tokenmill.prepare(large_inputs, tmp_path / "b", workers=2, start_method="fork")
+    assert spilled.exists()
+    assert dataset_bytes(tmp_path / "a") == dataset_bytes(tmp_path / "b")
+
+
+def test_a_full_cache_of_words_is_dropped_without_changing_a_byte(
+    large_inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tokenmill.engines import unit
+
+    tokenmill.prepare(large_inputs, tmp_path / "a", workers=0)
+    monkeypatch.setattr(unit, "resident_bytes", lambda: 10**12)
+    result = tokenmill.prepare(large_inputs, tmp_path / "b", workers=0)
+    assert result.run["encoder"]["reopened"] > 5
+    assert dataset_bytes(tmp_path / "a") == dataset_bytes(tmp_path / "b")
+
+
+def test_too_little_memory_means_fewer_workers_and_says_so(
+    inputs: list[Path], tmp_path: Path
+) -> None:
+    notes = Notes()
+    tokenmill.prepare(inputs, tmp_path / "o", workers=8, memory="900MB", observer=notes)
+    assert "2 workers instead of 8" in notes.lines[0]
