@@ -17,14 +17,14 @@ import pyarrow.parquet
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SAMPLE = ROOT / "sample"
+SAMPLES = sorted((ROOT / "sample").glob("*.parquet"))
 SHARED = ROOT.parent / "shared" / "data"
 
 
 def sample_texts() -> list[str]:
     """Every third document of the sample, and a few that are awkward on purpose."""
     texts: list[str] = []
-    for path in sorted(SAMPLE.glob("*.parquet")):
+    for path in SAMPLES:
         texts += pyarrow.parquet.read_table(path, columns=["text"]).column(0).to_pylist()[::3]
     awkward = [
         "",

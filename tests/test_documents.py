@@ -29,8 +29,8 @@ def read(path: Path, column: str = "text") -> tuple[list[str], list[tuple[int, s
     texts, bad = [], []
     for segment in segments_of(source, column):
         for batch in read_segment(source, segment, column):
-            assert batch.row_count == batch.texts.count + len(batch.bad)
-            texts += [batch.texts.document(i).decode() for i in range(batch.texts.count)]
+            assert batch.row_count == batch.texts.documents + len(batch.bad)
+            texts += [batch.texts.document(i).decode() for i in range(batch.texts.documents)]
             bad += [(b.row, b.reason) for b in batch.bad]
     return texts, bad
 

@@ -19,6 +19,7 @@ from tokenmill.errors import EncoderError
 from tokenmill.texts import from_bytes
 from tokenmill.tokenizer import ENCODINGS, bundled_ranks_file, get_encoding
 
+RANGES = ((0x20, 0x250), (0x250, 0xD800), (0xE000, 0x33500))
 FAST = ("gpt2", "cl100k_base", "o200k_base")
 
 
@@ -129,9 +130,7 @@ def test_ten_thousand_fuzzed_documents(
     for _ in range(10_000):
         count = rng.choice((1, 2, 5, 20))
         chosen = [
-            rng.choice(pieces) if rng.random() < 0.85 else chr(rng.choice((
-                rng.randrange(0x20, 0x250), rng.randrange(0x250, 0xD800), rng.randrange(0xE000, 0x33500)
-            )))
+            rng.choice(pieces) if rng.random() < 0.85 else chr(rng.randrange(*rng.choice(RANGES)))
             for _ in range(count)
         ]  # fmt: skip
         texts.append("".join(chosen))

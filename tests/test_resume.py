@@ -15,7 +15,8 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
-from conftest import dataset_bytes, tokenmill as command, write_jsonl, write_parquet
+from conftest import dataset_bytes, write_jsonl, write_parquet
+from conftest import tokenmill as command
 
 import tokenmill
 from tokenmill.errors import RefusedError, TokenmillError
@@ -310,11 +311,8 @@ def test_a_change_that_sampling_misses_is_found_on_resume(
     at = changed.index(b"human", 1_100_000)  # between two sampled blocks
     changed[at] = ord("H")
     path.write_bytes(changed)
-    try:
+    with pytest.raises(TokenmillError, match="changed"):
         tokenmill.prepare(path, tmp_path / "p", workers=2)
-        raise AssertionError("a changed input went unnoticed")
-    except (RefusedError, TokenmillError) as error:
-        assert "changed" in str(error)
 
 
 def test_a_finished_dataset_says_so_and_exits_0(inputs: list[Path], tmp_path: Path) -> None:
@@ -392,8 +390,7 @@ def test_a_crash_in_the_middle_of_the_commit_is_rolled_forward(
                     inputs, output, format="llmc", shard_tokens="50k", name="x", workers=0
                 )
             except TokenmillError as error:
-                assert str(error) == "crash"
-                seen += 1
+                seen += str(error) == "crash"
         result = tokenmill.prepare(
             inputs, output, format="llmc", shard_tokens="50k", name="x", workers=0
         )

@@ -20,7 +20,7 @@ def names(*inputs: object) -> list[str]:
     return [source.name for source in find_sources([str(i) for i in inputs], "text").sources]
 
 
-@pytest.fixture()
+@pytest.fixture
 def tree(tmp_path: Path) -> Path:
     for name in ("b.jsonl", "a/z.jsonl", "a/B.jsonl", "a/é.jsonl", "a-b.jsonl", "a/b/c.jsonl"):
         path = tmp_path / name

@@ -244,7 +244,7 @@ def _index_files(plan: Plan, grown: dict[str, _Grown]) -> list[Named]:
 
 
 def _write_table(path: str, content: bytes, files: OutputFiles) -> Named:
-    working = path.replace("/", "-")
+    working = "-".join(path.split("/"))
     files.truncate(working, 0)
     files.write(working, 0, content)
     digest = xxhash.xxh3_64_intdigest(content).to_bytes(8, "little")

@@ -158,7 +158,7 @@ def _split(batch: Batch) -> Iterator[Batch]:
         yield batch
         return
     offsets, start = batch.texts.offsets, 0
-    while start < batch.texts.count:
+    while start < batch.texts.documents:
         limit = int(offsets[start]) + BATCH_BYTES
         stop = max(start + 1, int(np.searchsorted(offsets, limit, side="right")) - 1)
         yield Batch(

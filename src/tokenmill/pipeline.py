@@ -242,7 +242,7 @@ def _run_settings(options: Options, budget: Budget) -> RunSettings:
     )
 
 
-def _test_knobs() -> dict[str, float]:
+def _test_knobs() -> dict[str, Any]:
     """Timers that tests shorten; a user has no reason to."""
     knobs = {}
     for name in ("sync_seconds", "stuck_seconds"):

@@ -81,7 +81,9 @@ def find_sources(inputs: Sequence[str | os.PathLike[str]], text_column: str) -> 
     _refuse_twice(paths)
     root = os.path.commonpath([os.path.dirname(path) for path in paths])
     with ThreadPoolExecutor(max_workers=4) as pool:
-        sources = list(pool.map(lambda item: _identify(*item, root, text_column), enumerate(paths)))
+        sources = list(
+            pool.map(lambda item: _identify(item[0], item[1], root, text_column), enumerate(paths))
+        )
     return Found(tuple(sources), tuple(skipped))
 
 
@@ -299,7 +301,7 @@ def _check_parquet(path: str, text_column: str) -> int:
         return int(file.metadata.num_rows)
 
 
-def open_stream(path: str, compression: str) -> IO[bytes]:
+def open_stream(path: str, compression: str) -> Any:
     """The decompressed bytes of a file, several members or frames included."""
     if compression == "gz":
         return gzip.open(path, "rb")

@@ -31,7 +31,8 @@ from tokenmill.errors import RefusedError, StorageError
 WORK = ".tokenmill"
 FILES = "files"
 SPILL = "spill"
-Buffer = bytes | memoryview | np.ndarray[Any, Any]
+# numpy arrays are buffers too, though their type does not say so
+Buffer = bytes | memoryview | Any
 
 
 @contextlib.contextmanager

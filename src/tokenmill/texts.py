@@ -27,7 +27,7 @@ class Texts(NamedTuple):
     offsets: I64
 
     @property
-    def count(self) -> int:
+    def documents(self) -> int:
         return len(self.offsets) - 1
 
     @property

@@ -80,12 +80,12 @@ def _extra_files(root: Path, manifest: Manifest) -> list[str]:
 
 def _piece_table(
     root: Path, manifest: Manifest
-) -> tuple[list[tuple[FileEntry, np.ndarray | None]], str]:  # type: ignore[type-arg]
+) -> tuple[list[tuple[FileEntry, np.ndarray | None]], str]:
     """Each file with the lengths and digests of its pieces; None where there is but one."""
     entry = next(entry for entry in manifest.files if entry.path == PIECES)
     fault = _check_file(root, entry, None)
     tabled = [f for f in manifest.files if f.kind not in ("pieces", "units")]
-    single: list[tuple[FileEntry, np.ndarray | None]] = [  # type: ignore[type-arg]
+    single: list[tuple[FileEntry, np.ndarray | None]] = [
         (f, None) for f in manifest.files if f.kind == "units"
     ]
     if fault:
@@ -99,7 +99,7 @@ def _piece_table(
     return single, ""
 
 
-def _check_file(root: Path, entry: FileEntry, pieces: np.ndarray | None) -> str:  # type: ignore[type-arg]
+def _check_file(root: Path, entry: FileEntry, pieces: np.ndarray | None) -> str:
     """What is wrong with one file; '' when nothing is."""
     try:
         with open(root / entry.path, "rb", buffering=0) as file:

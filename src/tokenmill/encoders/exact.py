@@ -65,7 +65,9 @@ class ExactEncoder:
 
     def encode(self, texts: Texts) -> tuple[U32, I64]:
         if self._fast is None:
-            return join_ids([self._reference_ids(texts.document(i)) for i in range(texts.count)])
+            return join_ids(
+                [self._reference_ids(texts.document(i)) for i in range(texts.documents)]
+            )
         ids, offsets = self._fast.encode(texts)
         suspects = self._scanner.documents(texts)
         if not suspects:

@@ -53,8 +53,8 @@ class FastEncoder:
         """
         import awkward
 
-        if texts.count == 0 or texts.size == 0:
-            return np.zeros(0, np.uint32), np.zeros(texts.count + 1, np.int64)
+        if texts.documents == 0 or texts.size == 0:
+            return np.zeros(0, np.uint32), np.zeros(texts.documents + 1, np.int64)
         layout = awkward.contents.ListOffsetArray(
             awkward.index.Index64(texts.offsets),
             awkward.contents.NumpyArray(texts.data, parameters={"__array__": "char"}),

@@ -40,7 +40,7 @@ class ReferenceEncoder:
         return np.asarray(ids, np.uint32)
 
     def encode(self, texts: Texts) -> tuple[U32, I64]:
-        pieces = [self.encode_document(texts.document(i)) for i in range(texts.count)]
+        pieces = [self.encode_document(texts.document(i)) for i in range(texts.documents)]
         return join_ids(pieces)
 
 

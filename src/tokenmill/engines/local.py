@@ -125,7 +125,7 @@ class LocalEngine:
     ) -> None:
         self.plan, self.job, self.run_settings, self.books = plan, job, run, books
         self.observer, self.snapshot, self.check_interrupt = observer, snapshot, check_interrupt
-        self.context = multiprocessing.get_context(run.start_method)
+        self.context: Any = multiprocessing.get_context(run.start_method)
         self.workers: list[_Worker] = []
         self.jobs: dict[tuple[int, int], SegmentJob] = {}
         self.retry: list[tuple[int, int]] = []
@@ -195,7 +195,7 @@ class LocalEngine:
         ready = mp_connection.wait([*handles, *sentinels], TICK_SECONDS)
         for handle in ready:
             if handle in handles:
-                self._receive(handles[handle])  # type: ignore[index]
+                self._receive(handles[handle])
         for worker in list(self.workers):
             if worker.hung_up or worker.process.sentinel in ready:
                 self._bury(worker)
@@ -396,7 +396,7 @@ def _fork_server_watched() -> Iterator[None]:
 
     def watch() -> None:
         while not done.wait(STOPPED_SECONDS):
-            pid = getattr(forkserver._forkserver, "_forkserver_pid", None)  # type: ignore[attr-defined]
+            pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
             if pid is not None and _process_state(pid, 0)[0] == "T":
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)

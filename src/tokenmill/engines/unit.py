@@ -34,7 +34,7 @@ from tokenmill.manifest import Counts, PieceRecord, State, UnitRecord
 from tokenmill.pack import CutRule, Packed, Packer, document_hash, streams_of
 from tokenmill.plan import UNIT_BYTES, Segment, UnitId
 from tokenmill.sources import Source
-from tokenmill.storage import OutputFiles, Workspace, remove_file, write_spill
+from tokenmill.storage import Buffer, OutputFiles, Workspace, remove_file, write_spill
 from tokenmill.texts import count_strings
 from tokenmill.tokenizer import get_encoding
 
@@ -183,7 +183,7 @@ class UnitWorker:
     def _check(self, source: Source, batch: Batch, ids: object, offsets: object) -> None:
         """Encode a document again with the reference: one byte in CHECK_SHARE, chosen by hash."""
         self._credit = min(CHECK_BYTES, self._credit + batch.texts.size // CHECK_SHARE)
-        if self._credit < CHECK_BYTES // 4 or batch.texts.count == 0:
+        if self._credit < CHECK_BYTES // 4 or batch.texts.documents == 0:
             return
         order = np.argsort(document_hash(CHECK_SEED, source.number, batch.positions)[:64])
         for index in order.tolist():
@@ -255,7 +255,7 @@ class UnitWorker:
             pieces=tuple(pieces),
         )
 
-    def _write(self, file: str, offset: int, data: bytes | np.ndarray) -> PieceRecord:  # type: ignore[type-arg]
+    def _write(self, file: str, offset: int, data: Buffer) -> PieceRecord:
         view = memoryview(data).cast("B")
         self.files.write(file, offset, view)
         return PieceRecord(file, offset, len(view), xxhash.xxh3_64_intdigest(view))

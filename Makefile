@@ -1,0 +1,61 @@
+# Two commands on a fresh machine with Python 3.11+ and make:
+#   make demo    set up, tokenize the bundled sample offline, verify it
+#   make test    set up, run the tests
+# `make check` is what CI runs.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
+DEMO   ?= demo-out
+
+.PHONY: demo test test-fast check lint types bench vocab sample clean
+.DEFAULT_GOAL := demo
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "tokenmill needs Python 3.11 or newer: make PYTHON=python3.12 demo"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# The package and what it needs at run time.
+$(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install -e .
+	@touch $@
+
+# And what the tests, the linter and the type checker need.
+$(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install -e '.[dev]'
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-bench: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install -e '.[bench]'
+	@touch $@
+
+demo: $(VENV)/.installed
+	@rm -rf $(DEMO)
+	$(BIN)/tokenmill prepare 'sample/*.parquet' -o $(DEMO) --val 0.05
+	@echo
+	$(BIN)/tokenmill verify $(DEMO)
+
+test: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -q
+
+# Without the tests marked slow: a minute or two instead of ten.
+test-fast: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -q -m "not slow"
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(VENV)/.installed-dev
+	$(BIN)/mypy
+
+check: test lint types
+
+# CORPUS=DIR measures on your own parquet files; the bundled sample is the default.
+bench: $(VENV)/.installed-bench
+	$(BIN)/python benchmarks/run.py $(if $(CORPUS),--corpus $(CORPUS))
+
+clean:
+	rm -rf $(VENV) $(DEMO) .pytest_cache .mypy_cache .ruff_cache .hypothesis
