@@ -444,7 +444,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--slow-repeats", type=int, default=1, help="for llm.c and nanoGPT")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--shard-size", type=int, default=10**7, help="tokens, for llm.c's format")
+    parser.add_argument(
+        "--shard-tokens", type=int, default=10**7, help="tokens, for llm.c's format"
+    )
     parser.add_argument("--timeout", type=float, default=1800, help="seconds for one run")
     parser.add_argument("--ranks", type=Path, help="r50k_base.tiktoken; default: tokenmill's own")
     parser.add_argument("--work", type=Path, help="where the inputs and outputs go while it runs")
@@ -474,7 +476,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="tokenmill-bench-", dir=args.work) as folder:
         work = Path(folder)
         ranks = ranks_file(args.ranks, work)
-        numbers = (args.workers, args.repeats, args.slow_repeats, args.shard_size, args.timeout)
+        numbers = (args.workers, args.repeats, args.slow_repeats, args.shard_tokens, args.timeout)
         options = Options(work, ranks, *numbers)
         print(json.dumps(machine()))
         for name in [args.only] if args.only else list(MAKERS):

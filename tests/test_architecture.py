@@ -19,7 +19,7 @@ ORDER = [
     "encoders.reference", "encoders.exact", "encoders", "sources", "plan", "documents", "pack",
     "formats.base", "formats.nanogpt", "formats.llmc", "formats", "storage", "manifest",
     "engines.unit", "engines.frontier", "engines.segments", "engines.books", "engines.observer",
-    "engines.messages", "engines.worker", "engines.preload", "engines.inline", "engines.local",
+    "engines.messages", "engines.worker", "engines.forkserver", "engines.preload", "engines.inline", "engines.local",
     "engines", "commit", "job", "pipeline", "verification", "loader", "progress", "cli",
 ]  # fmt: skip
 

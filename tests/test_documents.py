@@ -63,10 +63,16 @@ def test_any_byte_ranges_cover_every_line_exactly_once(
 
 def test_row_groups_and_bytes_are_cut_by_constants_alone() -> None:
     mib = 1 << 20
-    assert cut_row_groups([5 * mib] * 7) == [(0, 4), (4, 7)]
-    assert cut_row_groups([40 * mib, 1, 1]) == [(0, 1), (1, 3)]
+    assert cut_row_groups([5 * mib] * 7) == [(0, 4, 0, -1), (4, 7, 0, -1)]
+    assert cut_row_groups([30 * mib, 1, 1]) == [(0, 1, 0, -1), (1, 3, 0, -1)]
+    assert cut_row_groups([1, 40 * mib, 1]) == [
+        (0, 1, 0, -1), (1, 2, 0, 20 * mib), (1, 2, 20 * mib, -1), (2, 3, 0, -1),
+    ]  # fmt: skip
+    assert len(cut_row_groups([1 << 40])) == 4
     assert cut_row_groups([]) == []
-    assert cut_bytes(33 * mib) == [(0, 16 * mib), (16 * mib, 32 * mib), (32 * mib, 33 * mib)]
+    assert [(start // mib, stop // mib) for start, stop, *_ in cut_bytes(33 * mib)] == [
+        (0, 16), (16, 32), (32, 33),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -213,7 +219,7 @@ def test_a_compressed_file_cut_short_is_an_error(texts: list[str], tmp_path: Pat
             tokenmill.prepare(path, tmp_path / f"o{suffix}", workers=0)
 
 
-def test_a_giant_row_group_becomes_a_chain_of_units(texts: list[str], tmp_path: Path) -> None:
+def test_a_giant_row_group_is_read_in_ranges_and_chains(texts: list[str], tmp_path: Path) -> None:
     many = texts * 25
     write_parquet(tmp_path / "one.parquet", many, rows=1 << 20)
     write_parquet(tmp_path / "many.parquet", many, rows=500)

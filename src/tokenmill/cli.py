@@ -156,6 +156,12 @@ def prepare(
 
     INPUTS are files, directories or globs. The same command resumes after any interruption.
     """
+    if options["workers"] != 0 and options["start_method"] == "forkserver":
+        # Before anything heavy is imported: the encoder opens on one core, we load on the other.
+        from tokenmill.engines.forkserver import start_fork_server
+
+        start_fork_server(options["tokenizer"], options["encoder"], options["encoder_check"])
+
     from tokenmill.engines.observer import Observer
     from tokenmill.pipeline import prepare as run
     from tokenmill.progress import LiveProgress, PlainProgress

@@ -23,19 +23,23 @@ from tokenmill.texts import I64, Texts, from_bytes
 
 
 class BadRow(NamedTuple):
-    row: int  # counted from the segment's first row
+    row: int  # counted like the rows of its batch
     line: int  # counted from the segment's first line; -1 where there are no lines
     reason: str
     content: bytes
 
 
 class Batch(NamedTuple):
-    """Documents of consecutive rows. `rows` count from the segment's first row."""
+    """Documents of consecutive rows, counted from the source's first (parquet) or the segment's.
+
+    In a line file only reading tells which row a segment begins with.
+    """
 
     texts: Texts
     rows: I64
     positions: I64  # the row in the source, or the byte offset of its line: stable for hashing
     bad: list[BadRow]
+    first_row: int
     row_count: int  # good and bad
     line_count: int
 
@@ -64,18 +68,12 @@ def _read_parquet(source: Source, segment: Segment, text_column: str) -> Iterato
     with open_parquet(source.path) as file:
         groups = [file.metadata.row_group(i).num_rows for i in range(segment.stop)]
         sizes = text_sizes(file.metadata, text_column)
-        first = row = sum(groups[: segment.start])
         for group in range(segment.start, segment.stop):
-            average = max(1, sizes[group] // max(1, groups[group]))
             try:
-                for records in file.iter_batches(
-                    batch_size=max(1, min(1 << 16, BATCH_BYTES // average)),
-                    row_groups=[group],
-                    columns=[text_column],
-                    use_threads=False,
-                ):
-                    yield from _split(_arrow_batch(records.column(0), row, row - first))
-                    row += len(records)
+                yield from _in_range(
+                    _read_row_group(file, group, sum(groups[:group]), sizes[group], text_column),
+                    segment,
+                )
             except (OSError, pyarrow.ArrowException) as error:
                 last = sum(groups[: group + 1]) - 1
                 raise SourceError(
@@ -85,15 +83,40 @@ def _read_parquet(source: Source, segment: Segment, text_column: str) -> Iterato
                 ) from None
 
 
-def _arrow_batch(column: Any, first_row: int, row_in_segment: int) -> Batch:
+def _read_row_group(
+    file: Any, group: int, first_row: int, size: int, text_column: str
+) -> Iterator[Batch]:
+    average = max(1, size // max(1, file.metadata.row_group(group).num_rows))
+    for records in file.iter_batches(
+        batch_size=max(1, min(1 << 16, BATCH_BYTES // average)),
+        row_groups=[group],
+        columns=[text_column],
+        use_threads=False,
+    ):
+        yield from _split(_arrow_batch(records.column(0), first_row))
+        first_row += len(records)
+
+
+def _in_range(batches: Iterator[Batch], segment: Segment) -> Iterator[Batch]:
+    """The batches that begin in the segment's range of text: of most segments, all."""
+    position = 0
+    for batch in batches:
+        if 0 <= segment.text_stop <= position:
+            return
+        if position >= segment.text_start:
+            yield batch
+        position += batch.size
+
+
+def _arrow_batch(column: Any, first_row: int) -> Batch:
     texts, bad = texts_of_arrow(column)
-    rows = np.arange(len(column), dtype=np.int64)
+    rows = np.arange(first_row, first_row + len(column), dtype=np.int64)
     if bad:
         keep = np.ones(len(column), bool)
         keep[[b.row for b in bad]] = False
         rows = rows[keep]
-        bad = [b._replace(row=b.row + row_in_segment) for b in bad]
-    return Batch(texts, rows + row_in_segment, rows + first_row, bad, len(column), 0)
+        bad = [b._replace(row=b.row + first_row) for b in bad]
+    return Batch(texts, rows, rows, bad, first_row, len(column), 0)
 
 
 def texts_of_arrow(column: Any) -> tuple[Texts, list[BadRow]]:
@@ -166,6 +189,7 @@ def _split(batch: Batch) -> Iterator[Batch]:
             batch.rows[start:stop],
             batch.positions[start:stop],
             [],
+            int(batch.rows[start]),
             stop - start,
             0,
         )
@@ -269,6 +293,7 @@ def _parse_block(
         np.array(rows, np.int64),
         np.array(positions, np.int64),
         bad,
+        first_row,
         row - first_row,
         len(ends),
     )

@@ -31,6 +31,7 @@ from tokenmill.config import (
     parse_count,
 )
 from tokenmill.encoders import gap_for_installed_versions
+from tokenmill.engines.forkserver import start_fork_server
 from tokenmill.engines.observer import Observer, Snapshot
 from tokenmill.engines.unit import Job
 from tokenmill.errors import Interrupted, TokenmillError, UsageError
@@ -256,16 +257,7 @@ def warm_up(options: Options) -> None:
     """Let the fork server open the encoder while this process looks at the inputs."""
     if options.workers == 0 or options.start_method != "forkserver":
         return
-    if options.tokenizer in _known_tokenizers() and options.encoder in ("auto", "gigatoken"):
-        from tokenmill.engines.local import start_fork_server
-
-        start_fork_server(options.tokenizer, options.encoder, options.encoder_check)
-
-
-def _known_tokenizers() -> set[str]:
-    from tokenmill.tokenizer import ENCODINGS
-
-    return set(ENCODINGS)
+    start_fork_server(options.tokenizer, options.encoder, options.encoder_check)
 
 
 def _mill(

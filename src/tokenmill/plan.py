@@ -29,8 +29,9 @@ BATCH_BYTES = 4 << 20
 class Segment(msgspec.Struct, frozen=True, array_like=True):
     """A piece of a source that one worker reads: row groups or bytes [start, stop).
 
-    It becomes one unit, or a chain of units done in order where its length is known only by
-    reading it.
+    Of one large row group it may be a range of its text, [text_start, text_stop) in bytes: the
+    batches that begin there (-1: to the end). It becomes one unit, or a chain of units done in
+    order where its length is known only by reading it.
     """
 
     source: int
@@ -38,6 +39,8 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
     start: int
     stop: int
     size: int  # bytes to read, for the progress bar
+    text_start: int = 0
+    text_stop: int = -1
 
 
 class UnitId(msgspec.Struct, frozen=True, array_like=True, order=True):
@@ -116,14 +119,18 @@ def segments_of(source: Source, text_column: str) -> Iterator[Segment]:
     if source.kind == "parquet":
         with open_parquet(source.path) as file:
             sizes = text_sizes(file.metadata, text_column)
-        bounds = cut_row_groups(sizes)
-        spans = [(start, stop, sum(sizes[start:stop])) for start, stop in bounds]
+        spans = cut_row_groups(sizes)
     elif source.compression:
-        spans = [(0, source.size, source.size)]
+        spans = [(0, source.size, 0, -1)]
     else:
-        spans = [(start, stop, stop - start) for start, stop in cut_bytes(source.size)]
-    for number, (start, stop, size) in enumerate(spans):
-        yield Segment(source.number, number, start, stop, size)
+        spans = cut_bytes(source.size)
+    whole = sum(sizes) if source.kind == "parquet" else source.size
+    for number, (start, stop, text_start, text_stop) in enumerate(spans):
+        read = stop - start
+        if source.kind == "parquet":
+            read = (text_stop if text_stop >= 0 else sum(sizes[start:stop])) - text_start
+        share = read * source.size // max(1, whole)  # of the file, for the progress bar
+        yield Segment(source.number, number, start, stop, share, text_start, text_stop)
 
 
 def text_sizes(metadata: Any, text_column: str) -> list[int]:
@@ -136,19 +143,43 @@ def text_sizes(metadata: Any, text_column: str) -> list[int]:
     ]
 
 
-def cut_row_groups(sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Runs of row groups of at least SEGMENT_BYTES together (the last one of a file: less)."""
-    bounds, start, total = [], 0, 0
+Span = tuple[int, int, int, int]  # start, stop, text_start, text_stop
+
+
+def cut_row_groups(sizes: Sequence[int]) -> list[Span]:
+    """Runs of row groups worth SEGMENT_BYTES together; a large one alone, in up to four ranges.
+
+    A range is found by decoding its row group from the start, so more ranges would cost more
+    than they gain.
+    """
+    spans: list[Span] = []
+    start, total = 0, 0
     for index, size in enumerate(sizes):
+        if size >= 2 * SEGMENT_BYTES:
+            if start < index:
+                spans.append((start, index, 0, -1))
+            spans.extend(_ranges(index, size))
+            start, total = index + 1, 0
+            continue
         total += size
         if total >= SEGMENT_BYTES:
-            bounds.append((start, index + 1))
+            spans.append((start, index + 1, 0, -1))
             start, total = index + 1, 0
     if start < len(sizes):
-        bounds.append((start, len(sizes)))
-    return bounds
+        spans.append((start, len(sizes), 0, -1))
+    return spans
 
 
-def cut_bytes(size: int) -> list[tuple[int, int]]:
+def _ranges(group: int, size: int) -> list[Span]:
+    count = min(4, size // SEGMENT_BYTES)
+    step = -(-size // count)
+    return [
+        (group, group + 1, i * step, -1 if i == count - 1 else (i + 1) * step) for i in range(count)
+    ]
+
+
+def cut_bytes(size: int) -> list[Span]:
     """Equal byte ranges; a line belongs to the range in which it starts."""
-    return [(start, min(size, start + SEGMENT_BYTES)) for start in range(0, size, SEGMENT_BYTES)]
+    return [
+        (start, min(size, start + SEGMENT_BYTES), 0, -1) for start in range(0, size, SEGMENT_BYTES)
+    ]

@@ -8,6 +8,7 @@ both encoders would load a cut file without a word and write wrong ids.
 from __future__ import annotations
 
 import base64
+import binascii
 import hashlib
 import zlib
 from importlib import resources
@@ -156,9 +157,12 @@ def _ranked(packed: bytes, encoding: Encoding) -> dict[bytes, int]:
 
 def unpack_ranks(packed: bytes, encoding: Encoding) -> bytes:
     """The original .tiktoken file, byte for byte."""
-    encode = base64.b64encode
+    encode = binascii.b2a_base64
     return b"".join(
-        [b"%b %d\n" % (encode(token), rank) for token, rank in _ranked(packed, encoding).items()]
+        [
+            b"%b %d\n" % (encode(token, newline=False), rank)
+            for token, rank in _ranked(packed, encoding).items()
+        ]
     )
 
 
@@ -175,11 +179,17 @@ def bundled_ranks_file(name: str) -> bytes:
             f"the bundled vocabulary {encoding.ranks_name} is damaged (SHA-256 differs)",
             hint="reinstall tokenmill",
         )
+    _checked.add(encoding.ranks_name)
     return original
+
+
+# Checked once in this process: opening the second encoder need not rebuild the file again.
+_checked: set[str] = set()
 
 
 def bundled_ranks(name: str) -> dict[bytes, int]:
     """Token bytes to rank, as tiktoken wants them, from the same checked bytes."""
     encoding = get_encoding(name)
-    bundled_ranks_file(name)
+    if encoding.ranks_name not in _checked:
+        bundled_ranks_file(name)
     return _ranked(_packed(encoding), encoding)

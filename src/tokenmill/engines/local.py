@@ -40,7 +40,6 @@ from tokenmill.engines.messages import (
     Written,
 )
 from tokenmill.engines.observer import Observer, Snapshot
-from tokenmill.engines.preload import PRELOAD_VARIABLE
 from tokenmill.engines.unit import Job
 from tokenmill.errors import WorkerError, from_wire
 from tokenmill.manifest import State
@@ -96,20 +95,6 @@ class _Worker:
         # A dead worker's pipe is broken; its death is handled when its sentinel fires.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.pipe.send_bytes(messages.encode(message))
-
-
-def start_fork_server(tokenizer: str, encoder: str, check: bool) -> None:
-    """Begin to open the encoder in the fork server while the caller still plans."""
-    from multiprocessing import forkserver
-
-    multiprocessing.set_forkserver_preload(["tokenmill.engines.preload"])
-    with _environment(
-        {
-            PRELOAD_VARIABLE: f"{tokenizer} {encoder} {'check' if check else 'no'}",
-            "OPENBLAS_NUM_THREADS": "1",  # no thread in a process that forks
-        }
-    ):
-        forkserver.ensure_running()
 
 
 class LocalEngine:
@@ -450,17 +435,3 @@ def _main_module_hidden() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
-
-
-@contextlib.contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    before = {key: os.environ.get(key) for key in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for key, value in before.items():
-            if value is None:
-                os.environ.pop(key, None)
-            else:
-                os.environ[key] = value

@@ -6,9 +6,10 @@ running in their parent.
 
 from __future__ import annotations
 
+import contextlib
 import os
 
-PRELOAD_VARIABLE = "TOKENMILL_PRELOAD"  # "tokenizer encoder check"
+from tokenmill.engines.forkserver import PRELOAD_VARIABLE
 
 
 def _preload() -> None:
@@ -26,4 +27,6 @@ def _preload() -> None:
         worker.preload(tokenizer, encoder, GAP, check == "check")
 
 
-_preload()
+# Whatever is wrong here will be wrong in the worker too, where it can be reported.
+with contextlib.suppress(Exception):
+    _preload()

@@ -269,18 +269,19 @@ class _Building:
         self.packer = Packer(worker.settings, source.number)
         self.counts = Counts()
         self.bad: list[BadRow] = []
-        self.first_row = 0  # of this unit, in its segment
+        self.first_row = -1  # of this unit, as its batches count them
         self.first_line = 0
         self.lines = 0
         self.size = 0
 
     def successor(self) -> _Building:
         following = _Building(self.worker, self.source, self.segment, self.part + 1)
-        following.first_row = self.first_row + self.counts.rows
         following.first_line = self.first_line + self.lines
         return following
 
     def add(self, batch: Batch, *, encode: bool) -> None:
+        if self.first_row < 0:
+            self.first_row = batch.first_row
         self.size += batch.size
         self.counts.rows += batch.row_count
         self.lines += batch.line_count
@@ -337,9 +338,8 @@ def bad_row_error(source: Source, segment: Segment, bad: BadRow) -> BadRowError:
 
         with open_parquet(source.path) as file:
             sizes = [file.metadata.row_group(i).num_rows for i in range(segment.stop)]
-        row = bad.row + sum(sizes[: segment.start])
-        group = int(np.searchsorted(np.cumsum(sizes), row, side="right"))
-        where = f"row {row} (row group {group})"
+        group = int(np.searchsorted(np.cumsum(sizes), bad.row, side="right"))
+        where = f"row {bad.row} (row group {group})"
     else:
         rows, lines = lines_before(source, segment.start) if segment.start else (0, 0)
         where = f"row {bad.row + rows} (line {bad.line + lines + 1})"
