@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -174,6 +175,36 @@ def test_where_the_reference_panics_the_fast_encoder_serves() -> None:
     ids, _ = encoder.encode(from_bytes([b" " * 1_000_000 + b"x"]))
     assert len(ids) > 0
     assert encoder.stats.reference_failures == 1
+
+
+def test_the_stand_in_for_awkward_gives_the_same_ids(texts: list[str]) -> None:
+    """In a process of its own, as in a worker; and it must really be in use there."""
+    import subprocess
+    import sys
+
+    script = """
+import sys, json
+texts = [t.encode() for t in json.load(sys.stdin)]
+from tokenmill.encoders.arrays import use_stand_in, uses_stand_in, use_real_awkward
+from tokenmill.encoders.fast import FastEncoder
+from tokenmill.texts import from_bytes
+from tokenmill.tokenizer import get_encoding
+use_stand_in()
+encoder = FastEncoder(get_encoding("gpt2"))
+first = encoder.encode(from_bytes(texts)), encoder.encode(from_bytes(texts).slice(3, 9))
+assert uses_stand_in() and "awkward.contents" not in sys.modules
+use_real_awkward()
+second = encoder.encode(from_bytes(texts)), encoder.encode(from_bytes(texts).slice(3, 9))
+assert not uses_stand_in() and "awkward.contents" in sys.modules
+for one, other in zip(first, second):
+    assert one[0].tolist() == other[0].tolist() and one[1].tolist() == other[1].tolist()
+print(len(first[0][0]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], input=json.dumps(texts), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 100_000
 
 
 def test_the_encoder_check_finds_a_wrong_id(

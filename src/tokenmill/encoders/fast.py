@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tokenmill.encoders.arrays import encode_flat, settle
 from tokenmill.errors import EncoderError
 from tokenmill.texts import I64, Texts
 from tokenmill.tokenizer import Encoding, bundled_ranks_file
@@ -43,25 +44,14 @@ class FastEncoder:
         with _RanksFile(bundled_ranks_file(self.encoding.name)) as path:
             self._backend = Tokenizer.from_tiktoken(
                 path, pretokenizer=self.encoding.gigatoken_scheme, special_tokens={}
-            )
+            ).backend
+        settle(self._backend)
 
     def encode(self, texts: Texts) -> tuple[U32, I64]:
-        """Ids of all documents end to end, and where each begins (one entry more than documents).
-
-        `parallel=False`: after a fork the thread pool of gigatoken is dead in the child and a
-        large batch waits for it for ever; and one process per core is parallel enough.
-        """
-        import awkward
-
+        """Ids of all documents end to end, and the offsets at which each begins and ends."""
         if texts.documents == 0 or texts.size == 0:
             return np.zeros(0, np.uint32), np.zeros(texts.documents + 1, np.int64)
-        layout = awkward.contents.ListOffsetArray(
-            awkward.index.Index64(texts.offsets),
-            awkward.contents.NumpyArray(texts.data, parameters={"__array__": "char"}),
-            parameters={"__array__": "string"},
-        )
-        result = self._backend.encode_batch(awkward.Array(layout), parallel=False).layout
-        return np.asarray(result.content.data), np.asarray(result.offsets.data)
+        return encode_flat(self._backend, texts)
 
 
 class _RanksFile:

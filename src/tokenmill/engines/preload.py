@@ -15,13 +15,14 @@ from tokenmill.engines.forkserver import PRELOAD_VARIABLE
 def _preload() -> None:
     wanted = os.environ.pop(PRELOAD_VARIABLE, "").split()
     # Imported either way: the modules are most of a worker's start.
-    import awkward  # noqa: F401
     import gigatoken  # noqa: F401
     import pyarrow.parquet  # noqa: F401
 
+    from tokenmill.encoders.arrays import use_stand_in
     from tokenmill.encoders.unicode_gap import GAP
     from tokenmill.engines import worker
 
+    use_stand_in()
     if len(wanted) == 3:
         tokenizer, encoder, check = wanted
         worker.preload(tokenizer, encoder, GAP, check == "check")

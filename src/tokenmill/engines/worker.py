@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from tokenmill.encoders import ExactEncoder
+from tokenmill.encoders.arrays import use_stand_in
 from tokenmill.engines import messages
 from tokenmill.engines.messages import (
     Encoded,
@@ -46,6 +47,7 @@ def main(connection: Any, job: bytes, inherited: list[Any]) -> None:
     """Entry point of a worker process."""
     for other in inherited:  # under fork: or a dead coordinator's pipes would never close
         other.close()
+    use_stand_in()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _die_with_parent()
