@@ -34,6 +34,7 @@ import pyarrow.parquet as pq
 HERE = Path(__file__).resolve().parent
 SAMPLE = HERE.parent / "sample"
 MB = 10**6
+ENGLISH_BYTES = 140 * MB
 LEAST_BYTES = 140 * MB  # of text; a real corpus brings more than the bundled sample
 SCALE_BYTES = 40 * MB
 SCALES = (1, 4, 16)
@@ -51,7 +52,7 @@ class Options:
     workers: int
     repeats: int
     slow_repeats: int
-    shard_size: int
+    shard_tokens: int
     timeout: float
 
 
@@ -115,7 +116,7 @@ def shard_options(options: Options, output: str) -> list[str]:
     """Small shards, so that several are cut and compared; size does not change llm.c's speed."""
     if output != "llmc":
         return []
-    return ["--name", SHARD_NAME, "--shard-size", str(options.shard_size)]
+    return ["--name", SHARD_NAME, "--shard-tokens", str(options.shard_tokens)]
 
 
 CONTENDERS = {
@@ -198,9 +199,9 @@ def write_input(table: pa.Table, path: Path) -> int:
 
 
 def make_english(corpus: list[Path], work: Path) -> list[Workload]:
-    """All English in one file."""
+    """All English in one file, repeated or cut to --english-mb."""
     path = work / "english" / "english.parquet"
-    size = write_input(resize(english_table(corpus), LEAST_BYTES), path)
+    size = write_input(resize(english_table(corpus), ENGLISH_BYTES), path)
     return [Workload("english", [path], size)]
 
 
@@ -441,6 +442,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--corpus", nargs="+", type=Path, default=[SAMPLE], metavar="PATH")
     parser.add_argument("--only", choices=list(MAKERS), help="one of the three; default: all three")
     parser.add_argument("--contenders", nargs="+", choices=list(CONTENDERS), metavar="NAME")
+    parser.add_argument("--english-mb", type=int, default=140, help="text in the english input")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--slow-repeats", type=int, default=1, help="for llm.c and nanoGPT")
     parser.add_argument("--workers", type=int, default=2)
@@ -467,7 +469,9 @@ def ranks_file(given: Path | None, work: Path) -> Path:
 
 def main() -> int:
     """Make the inputs, run the contenders, print the tables."""
+    global ENGLISH_BYTES
     args = parse_arguments()
+    ENGLISH_BYTES = args.english_mb * MB
     corpus = corpus_files(args.corpus)
     if args.work is not None:
         args.work.mkdir(parents=True, exist_ok=True)

@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--ranks", required=True, type=Path, help="r50k_base.tiktoken")
     parser.add_argument("--name", default="fineweb")
-    parser.add_argument("--shard-size", type=int, default=10**8)
+    parser.add_argument("--shard-tokens", type=int, default=10**8)
     args = parser.parse_args()
 
     start = time.perf_counter()
@@ -114,7 +114,7 @@ def main() -> None:
         cache_dir=str(args.out / "hf_cache"),
     )
     loaded = time.perf_counter()
-    tokens = write_shards(documents, args.out, args.name, args.shard_size, args.workers)
+    tokens = write_shards(documents, args.out, args.name, args.shard_tokens, args.workers)
     end = time.perf_counter()
     seconds = {"seconds": round(end - start, 3), "load_seconds": round(loaded - start, 3)}
     print(json.dumps({"tokens": tokens, **seconds}))
