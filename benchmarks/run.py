@@ -15,12 +15,8 @@ import json
 import os
 import platform
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -30,6 +26,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from execute import execute
 
 HERE = Path(__file__).resolve().parent
 SAMPLE = HERE.parent / "sample"
@@ -84,6 +82,7 @@ class Run:
     contender: str
     seconds: float
     peak_bytes: int
+    timed: bool
     tokens: int = 0
     report: dict[str, float] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
@@ -231,83 +230,6 @@ def make_scaling(corpus: list[Path], work: Path) -> list[Workload]:
 MAKERS = {"english": make_english, "all": make_all, "scaling": make_scaling}
 
 
-def session_pss(session: int) -> int:
-    """Bytes of memory of all processes of a session; shared pages are counted once (PSS)."""
-    total = 0
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        try:
-            stat = Path(f"/proc/{entry}/stat").read_bytes()
-            if int(stat[stat.rindex(b")") + 2 :].split()[3]) != session:
-                continue
-            rollup = Path(f"/proc/{entry}/smaps_rollup").read_text()
-        except (OSError, ValueError):
-            continue  # it ended in between
-        total += sum(int(x.split()[1]) for x in rollup.splitlines() if x.startswith("Pss:"))
-    return total * 1024
-
-
-def tree_rss(pid: int) -> int:
-    """The same where there is no /proc: resident memory, shared pages counted again and again."""
-    import psutil
-
-    try:
-        root = psutil.Process(pid)
-        return sum(p.memory_info().rss for p in (root, *root.children(recursive=True)))
-    except psutil.Error:
-        return 0
-
-
-def kill_group(pid: int) -> None:
-    """End what is left of a contender: it leads a process group of its own."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-
-
-def watch(pid: int, ended: threading.Event, timeout: float, peak: list[int]) -> None:
-    """Sample memory until the process ends; kill it when its time is up.
-
-    A thread does this so that the main thread can block in `wait`: with a timeout, `wait` polls,
-    and the time of a run of one second would be wrong by up to 50 ms.
-    """
-    measure = session_pss if Path("/proc/self/smaps_rollup").exists() else tree_rss
-    deadline = time.monotonic() + timeout
-    while not ended.wait(SAMPLE_SECONDS):
-        peak[0] = max(peak[0], measure(pid))
-        if time.monotonic() > deadline:
-            kill_group(pid)
-            return
-
-
-def execute(command: list[str], options: Options) -> tuple[int, float, int]:
-    """Run one process to its end: exit code, seconds, peak memory of the whole tree."""
-    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
-    env = {**os.environ, **offline, "HF_HOME": str(options.work / "hf_home")}
-    ended, peak = threading.Event(), [0]
-    with open(options.work / "stdout", "wb") as out, open(options.work / "stderr", "wb") as err:
-        start = time.perf_counter()
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            env=env,
-            start_new_session=True,
-        )
-        arguments = (process.pid, ended, options.timeout, peak)
-        watcher = threading.Thread(target=watch, args=arguments, daemon=True)
-        watcher.start()
-        try:
-            code = process.wait()
-            seconds = time.perf_counter() - start
-        finally:
-            ended.set()
-            watcher.join()
-            kill_group(process.pid)
-    return code, seconds, peak[0]
-
-
 def warm(files: Iterable[Path]) -> None:
     """Bring the inputs into the page cache and let what the last run wrote reach the disk."""
     for path in files:
@@ -323,14 +245,16 @@ def last_line(path: Path) -> str:
     return lines[-1] if lines else ""
 
 
-def measure(workload: Workload, contender: Contender, options: Options) -> Run:
+def measure(workload: Workload, contender: Contender, options: Options, sample: bool) -> Run:
     """One run into a fresh folder, which is looked at and removed, untimed."""
     out = options.work / "out"
     shutil.rmtree(out, ignore_errors=True)
     warm(workload.files)
     command = contender.command(options, [str(path) for path in workload.files], str(out))
-    code, seconds, peak = execute(command, options)
-    run = Run(workload.name, workload.text_bytes, contender.name, seconds, peak)
+    sample_seconds = SAMPLE_SECONDS if sample else 0.0
+    code, seconds, peak = execute(command, options.work, options.timeout, sample_seconds)
+    timed = not sample or contender.slow
+    run = Run(workload.name, workload.text_bytes, contender.name, seconds, peak, timed)
     if code != 0:
         why = "timed out" if seconds >= options.timeout else last_line(options.work / "stderr")
         run.error = f"exit code {code}: {why}"
@@ -349,24 +273,31 @@ def measure(workload: Workload, contender: Contender, options: Options) -> Run:
 def measure_all(
     workloads: list[Workload], contenders: list[Contender], options: Options
 ) -> list[Run]:
-    """All runs, interleaved, so that a slow minute of the machine does not hit one contender."""
+    """All runs, interleaved, so that a slow minute of the machine does not hit one contender.
+
+    The first round measures memory and is not timed, but for the slow ones, where it does not
+    matter.
+    """
     runs = []
-    for number in range(max(options.repeats, options.slow_repeats)):
+    for number in range(max(options.repeats + 1, options.slow_repeats)):
         for workload in workloads:
             for contender in contenders:
-                if number >= (options.slow_repeats if contender.slow else options.repeats):
+                if number >= (options.slow_repeats if contender.slow else options.repeats + 1):
                     continue
-                run = measure(workload, contender, options)
-                note = run.error or f"{run.seconds:.2f} s, {run.peak_bytes / MB:.0f} MB"
+                run = measure(workload, contender, options, sample=number == 0)
+                memory = f", {run.peak_bytes / MB:.0f} MB" if run.peak_bytes else ""
+                note = (
+                    run.error or f"{run.seconds:.2f} s{memory}{'' if run.timed else ' (untimed)'}"
+                )
                 print(f"{workload.name} {contender.name} #{number + 1}: {note}", file=sys.stderr)
                 runs.append(run)
     return runs
 
 
 def good(runs: list[Run], workload: str, contender: str) -> list[Run]:
-    """The runs that succeeded, fastest first."""
-    key = (workload, contender, "")
-    ours = [run for run in runs if (run.workload, run.contender, run.error) == key]
+    """The timed runs that succeeded, fastest first."""
+    key = (workload, contender, "", True)
+    ours = [run for run in runs if (run.workload, run.contender, run.error, run.timed) == key]
     return sorted(ours, key=lambda run: run.seconds)
 
 
@@ -379,7 +310,9 @@ def row(workload: Workload, contender: Contender, runs: list[Run]) -> list[str]:
     base = good(runs, workload.name, f"tokenmill-{contender.output}")
     ratio = f"{best / base[0].seconds:.2f}" if base else "-"
     speed = f"{workload.text_bytes / MB / best:.1f}"
-    memory = f"{max(run.peak_bytes for run in mine) / MB:.0f}"
+    key = (workload.name, contender.name)
+    peaks = [run.peak_bytes for run in runs if (run.workload, run.contender) == key]
+    memory = f"{max(peaks) / MB:.0f}"
     numbers = [f"{best:.2f}", f"{median:.2f}", speed, ratio, memory, f"{mine[0].tokens:,}"]
     return [workload.name, contender.name, *numbers]
 

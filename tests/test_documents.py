@@ -69,6 +69,7 @@ def test_row_groups_and_bytes_are_cut_by_constants_alone() -> None:
         (0, 1, 0, -1), (1, 2, 0, 20 * mib), (1, 2, 20 * mib, -1), (2, 3, 0, -1),
     ]  # fmt: skip
     assert len(cut_row_groups([1 << 40])) == 4
+    assert len(cut_row_groups([40 * mib] * 9)) == 9, "many row groups are parallel enough"
     assert cut_row_groups([]) == []
     assert [(start // mib, stop // mib) for start, stop, *_ in cut_bytes(33 * mib)] == [
         (0, 16), (16, 32), (32, 33),

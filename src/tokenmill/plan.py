@@ -22,6 +22,7 @@ CUT_RULE = 1
 SEGMENT_BYTES = 16 << 20
 # A segment that turns out longer (compressed file, giant row group) is a chain of units this big.
 UNIT_BYTES = 16 << 20
+FEW_ROW_GROUPS = 8
 # Text given to the encoder at once: its memory grows with the batch (docs/log.md).
 BATCH_BYTES = 4 << 20
 
@@ -147,10 +148,11 @@ Span = tuple[int, int, int, int]  # start, stop, text_start, text_stop
 
 
 def cut_row_groups(sizes: Sequence[int]) -> list[Span]:
-    """Runs of row groups worth SEGMENT_BYTES together; a large one alone, in up to four ranges.
+    """Runs of row groups worth SEGMENT_BYTES together; a large one alone.
 
-    A range is found by decoding its row group from the start, so more ranges would cost more
-    than they gain.
+    In a file of few row groups, a large one is cut into up to four ranges, or most cores would
+    idle. A range is found by decoding its row group from the start, so more would cost more than
+    they gain.
     """
     spans: list[Span] = []
     start, total = 0, 0
@@ -158,7 +160,8 @@ def cut_row_groups(sizes: Sequence[int]) -> list[Span]:
         if size >= 2 * SEGMENT_BYTES:
             if start < index:
                 spans.append((start, index, 0, -1))
-            spans.extend(_ranges(index, size))
+            few = len(sizes) <= FEW_ROW_GROUPS
+            spans.extend(_ranges(index, size) if few else [(index, index + 1, 0, -1)])
             start, total = index + 1, 0
             continue
         total += size
