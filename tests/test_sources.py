@@ -113,6 +113,18 @@ def test_a_column_that_is_not_text_is_named_with_its_type(tmp_path: Path) -> Non
         names(tmp_path / "x.parquet")
 
 
+def test_the_output_folder_inside_an_input_folder_is_no_input(tmp_path: Path) -> None:
+    import tokenmill
+
+    write_jsonl(tmp_path / "x.jsonl", ["a", "b"])
+    first = tokenmill.prepare(tmp_path, tmp_path / "out", workers=0)
+    again = tokenmill.prepare(tmp_path, tmp_path / "out", workers=0)
+    assert again.already_done
+    assert again.manifest == first.manifest
+    with pytest.raises(InputError, match="only inputs are in the output"):
+        tokenmill.prepare(tmp_path / "out" / "*.json", tmp_path / "out", workers=0)
+
+
 def test_an_empty_glob_a_missing_file_and_an_empty_folder_are_errors(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no file matches"):
         names(tmp_path / "*.parquet")

@@ -7,6 +7,7 @@ where a worker inherits the planted function; the supervisor is the same for eve
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import signal
 import time
@@ -206,7 +207,8 @@ def test_a_full_cache_of_words_is_dropped_without_changing_a_byte(
     from tokenmill.engines import unit
 
     tokenmill.prepare(large_inputs, tmp_path / "a", workers=0)
-    monkeypatch.setattr(unit, "resident_bytes", lambda: 10**12)
+    growing = itertools.count(10**12, 10**9)
+    monkeypatch.setattr(unit, "resident_bytes", lambda: next(growing))
     result = tokenmill.prepare(large_inputs, tmp_path / "b", workers=0)
     assert result.run["encoder"]["reopened"] > 5
     assert dataset_bytes(tmp_path / "a") == dataset_bytes(tmp_path / "b")

@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -153,7 +153,7 @@ def make_plan(
         options.workers,
         None if options.memory is None else parse_bytes(options.memory, what="--memory"),
     )
-    found = find_sources(inputs, settings.text_column)
+    found = find_sources(inputs, settings.text_column, exclude=output)
     return Prepared(
         plan=Plan(settings=settings, sources=found.sources),
         found=found,
@@ -289,7 +289,8 @@ def _mill(
             engine = LocalEngine(plan, job, run, books, observer, snapshot, interrupt)
             stats = engine.run(jobs)
     except TokenmillError:
-        books.sync_now()  # what is written counts, whatever stopped us
+        with suppress(TokenmillError):  # what stopped us is the news, not that syncing fails too
+            books.sync_now()  # what is written counts
         raise
     books.sync_now()
     return {

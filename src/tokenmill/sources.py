@@ -70,14 +70,29 @@ class Found(msgspec.Struct, frozen=True):
     skipped: tuple[Skipped, ...]
 
 
-def find_sources(inputs: Sequence[str | os.PathLike[str]], text_column: str) -> Found:
-    """Every file the inputs name, checked, in order; and what was passed over, with the reason."""
+def find_sources(
+    inputs: Sequence[str | os.PathLike[str]],
+    text_column: str,
+    exclude: str | os.PathLike[str] | None = None,
+) -> Found:
+    """Every file the inputs name, checked, in order; and what was passed over, with the reason.
+
+    `exclude` is the output folder: where it lies inside an input folder, a second run must not
+    take what the first one wrote for input.
+    """
     if not inputs:
         raise InputError("no inputs given", hint="name files, directories or globs")
     skipped: list[Skipped] = []
     paths: list[str] = []
     for argument in inputs:
         paths.extend(_expand(os.fspath(argument), skipped))
+    if exclude is not None:
+        inside = os.path.join(os.path.realpath(exclude), "")
+        ours = [path for path in paths if os.path.realpath(path).startswith(inside)]
+        skipped.extend(Skipped(path, "in the output folder") for path in ours)
+        paths = [path for path in paths if path not in set(ours)]
+        if not paths:
+            raise InputError("the only inputs are in the output folder")
     _refuse_twice(paths)
     root = os.path.commonpath([os.path.dirname(path) for path in paths])
     with ThreadPoolExecutor(max_workers=4) as pool:
@@ -160,6 +175,10 @@ def _refuse_twice(paths: list[str]) -> None:
 
 def _identify(number: int, path: str, root: str, text_column: str) -> Source:
     kind, compression = _kind_of(path)
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{path!r}: a file name that is not UTF-8", hint="rename it") from None
     try:
         stat = os.stat(path)
         with open(path, "rb") as file:

@@ -115,12 +115,18 @@ class Lock:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             holder = os.pread(self._fd, 32, 0).decode(errors="replace").strip() or "unknown"
             os.close(self._fd)
             raise RefusedError(
                 f"{workspace.output}: another tokenmill is at work here (process {holder})",
                 hint="wait for it, or stop it; then run the same command again",
+            ) from None
+        except OSError as error:
+            os.close(self._fd)
+            raise StorageError(
+                f"{path}: cannot be locked: {error.strerror}",
+                hint="this file system has no locks; write to another one and copy",
             ) from None
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, str(os.getpid()).encode(), 0)
@@ -167,11 +173,13 @@ def create_exclusively(path: Path, content: bytes) -> None:
     with _explained("create", path):
         try:
             os.link(temporary, path)
-            sync_directory(path.parent)
         except FileExistsError:
+            temporary.unlink()
             raise RefusedError(f"{path}: exists already") from None
-        finally:
-            temporary.unlink(missing_ok=True)
+        except OSError:  # a file system without hard links: the lock keeps others out
+            os.replace(temporary, path)
+        temporary.unlink(missing_ok=True)
+        sync_directory(path.parent)
 
 
 def publish(source: Path, target: Path) -> None:

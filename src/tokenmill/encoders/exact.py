@@ -41,11 +41,14 @@ class ExactEncoder:
         self.encoding = encoding
         self.choice = choice
         self.stats = EncoderStats()
-        self._scanner = GapScanner(gap)
+        self.use_gap(gap)
         self._reference: ReferenceEncoder | None = None
         self._fast: FastEncoder | None = None
         if choice == "gigatoken" or (choice == "auto" and encoding.gigatoken_scheme):
             self._fast = FastEncoder(encoding)
+
+    def use_gap(self, gap: Ranges) -> None:
+        self._scanner = GapScanner(gap)
 
     @property
     def reference(self) -> ReferenceEncoder:

@@ -41,6 +41,7 @@ from tokenmill.tokenizer import get_encoding
 QUARANTINE_BYTES = 1 << 20  # of a bad row's content are kept; beyond, length and sha256 tell
 CHECK_SHARE = 2048  # one byte in so many is encoded again by the reference: under 1 % of the time
 CHECK_BYTES = 16 << 10
+REOPEN_BYTES = 64_000_000
 CHECK_SEED = 0x746F6B656E
 
 
@@ -129,6 +130,7 @@ class UnitWorker:
         self.header_bytes = get_format(job.settings.format).header_bytes(job.settings)
         self._credit = CHECK_BYTES
         self.reopened = 0
+        self._after_reopening = 0
 
     @property
     def stats(self) -> EncoderStats:
@@ -196,10 +198,16 @@ class UnitWorker:
                 break
 
     def relieve_memory(self) -> None:
-        """Drop the encoder's cache of words when this process has used its share."""
-        if resident_bytes() > self.job.memory:
+        """Drop the encoder's cache of words when this process has used its share.
+
+        Only when it has grown since: where the share is small, what remains after dropping may
+        be over it, and dropping again and again would help nobody.
+        """
+        used = resident_bytes()
+        if used > self.job.memory and used > self._after_reopening + REOPEN_BYTES:
             self.encoder.reopen()
             self.reopened += 1
+            self._after_reopening = resident_bytes()
 
     # --- writing -----------------------------------------------------------------------------
 

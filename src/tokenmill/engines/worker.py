@@ -75,6 +75,8 @@ class _Loop:
 
     def _open(self) -> None:
         encoder = _preloaded.get((self.job.settings.tokenizer, self.job.encoder))
+        if encoder is not None:
+            encoder.use_gap(self.job.gap)
         self.worker = UnitWorker(self.job, encoder)
 
     def _handle(self, message: messages.ToWorker) -> None:
