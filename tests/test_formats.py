@@ -171,7 +171,7 @@ def test_special_strings_in_documents_are_text_and_counted(tmp_path: Path) -> No
         ({"val": "docs:0"}, "at least 1"),
         ({"eot": "both"}, "must be one of"),
         ({"start_method": "magic"}, "must be one of"),
-        ({"memory": "10MB"}, "below the minimum of 0.50GB"),
+        ({"memory": "10MB"}, "below the minimum of 0.65GB"),
         ({"memory": "lots"}, "not a number"),
         ({"workers": -1}, "must be 0 or more"),
         ({"encoder": "gigatoken", "tokenizer": "p50k_base"}, "cannot load"),

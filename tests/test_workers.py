@@ -218,5 +218,24 @@ def test_too_little_memory_means_fewer_workers_and_says_so(
     inputs: list[Path], tmp_path: Path
 ) -> None:
     notes = Notes()
-    tokenmill.prepare(inputs, tmp_path / "o", workers=8, memory="900MB", observer=notes)
+    tokenmill.prepare(inputs, tmp_path / "o", workers=8, memory="1GB", observer=notes)
     assert "2 workers instead of 8" in notes.lines[0]
+
+
+def test_the_memory_of_all_processes_together_stays_within_the_budget(
+    large_inputs: list[Path], tmp_path: Path
+) -> None:
+    process = start(large_inputs, tmp_path / "o", ["--memory", "1GB", "--tokenizer", "o200k_base"])
+    peak = 0
+    while process.poll() is None:
+        used = 0
+        for member in [psutil.Process(process.pid), *descendants(process.pid)]:
+            try:
+                used += member.memory_full_info().pss
+            except psutil.Error:
+                continue
+        peak = max(peak, used)
+        time.sleep(0.05)
+    _, stderr = process.communicate()
+    assert process.returncode == 0, stderr
+    assert 100e6 < peak < 1e9

@@ -170,10 +170,10 @@ def memory_allowed() -> int:
     return limit
 
 
-# What the parts need, measured as PSS with every bundled vocabulary (docs/log.md): the
-# coordinator with its maps of units, and a worker with its encoder, one batch and one unit.
-COORDINATOR_BYTES = 200_000_000
-WORKER_MIN_BYTES = 300_000_000
+# What the parts need, measured as PSS (docs/log.md): the coordinator and the fork server with its
+# own copy of the encoders, and a worker with its encoder, one batch and one unit.
+COORDINATOR_BYTES = 300_000_000
+WORKER_MIN_BYTES = 350_000_000
 WORKER_BYTES = 500_000_000
 MEMORY_BASE_BYTES = 500_000_000
 

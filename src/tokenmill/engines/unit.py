@@ -42,6 +42,7 @@ QUARANTINE_BYTES = 1 << 20  # of a bad row's content are kept; beyond, length an
 CHECK_SHARE = 2048  # one byte in so many is encoded again by the reference: under 1 % of the time
 CHECK_BYTES = 16 << 10
 REOPEN_BYTES = 64_000_000
+HEADROOM_BYTES = 100_000_000  # for the next batch: its text, its ids, a decoded row group
 CHECK_SEED = 0x746F6B656E
 
 
@@ -204,7 +205,7 @@ class UnitWorker:
         be over it, and dropping again and again would help nobody.
         """
         used = resident_bytes()
-        if used > self.job.memory and used > self._after_reopening + REOPEN_BYTES:
+        if used > self.job.memory - HEADROOM_BYTES and used > self._after_reopening + REOPEN_BYTES:
             self.encoder.reopen()
             self.reopened += 1
             self._after_reopening = resident_bytes()
