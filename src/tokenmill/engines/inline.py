@@ -38,12 +38,7 @@ def run_inline(
                     record = worker.place(encoded, before)
                     books.written(record)
                     segment_job.note_written(record.unit, record.last)
-                    counts = record.counts
-                    snapshot.tokens += counts.tokens
-                    snapshot.rows += counts.rows
-                    snapshot.text_bytes += counts.text_bytes
-                    snapshot.quarantined += counts.quarantined
-                    snapshot.units += 1
+                    snapshot.add_unit(record.counts)
                 books.sync_if_due()
         list(books.frontier.ready())
         snapshot.bytes_done += segment.size

@@ -222,12 +222,7 @@ class LocalEngine:
         job = self.jobs[(record.unit.source, record.unit.segment)]
         self.books.written(record)
         job.note_written(record.unit, record.last)
-        counts = record.counts
-        self.snapshot.tokens += counts.tokens
-        self.snapshot.rows += counts.rows
-        self.snapshot.text_bytes += counts.text_bytes
-        self.snapshot.quarantined += counts.quarantined
-        self.snapshot.units += 1
+        self.snapshot.add_unit(record.counts)
         if job.complete:
             del self.jobs[job.key]
             self.snapshot.bytes_done += job.segment.size

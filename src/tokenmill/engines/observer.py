@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from tokenmill.manifest import Counts
+
 
 class Snapshot(msgspec.Struct, kw_only=True):
     """How far a run is, several times a second."""
@@ -18,6 +20,14 @@ class Snapshot(msgspec.Struct, kw_only=True):
     retries: int = 0
     quarantined: int = 0
     resumed_bytes: int = 0  # done by an earlier run: not part of the speed
+
+    def add_unit(self, counts: Counts) -> None:
+        """A unit has been written."""
+        self.text_bytes += counts.text_bytes
+        self.tokens += counts.tokens
+        self.rows += counts.rows
+        self.quarantined += counts.quarantined
+        self.units += 1
 
 
 class Observer:
