@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 from pathlib import Path
 
 import msgspec
@@ -18,7 +20,7 @@ from hypothesis import strategies as st
 import tokenmill
 from tokenmill import documents
 from tokenmill.documents import line_blocks, read_segment
-from tokenmill.errors import BadRowError, SourceError
+from tokenmill.errors import BadRowError, InputError, SourceError, TokenmillError
 from tokenmill.plan import cut_bytes, cut_row_groups, segments_of
 from tokenmill.sources import find_sources
 
@@ -113,6 +115,40 @@ def test_a_compressed_file_of_several_members_is_read_to_its_end(tmp_path: Path)
     (tmp_path / "m.jsonl.zst").write_bytes(frame + frame)
     assert read(tmp_path / "m.jsonl.gz")[0] == ["one member"] * 2
     assert read(tmp_path / "m.jsonl.zst")[0] == ["one member"] * 2
+
+
+def test_a_stream_behind_a_stream_is_never_lost_in_silence(tmp_path: Path) -> None:
+    """Python's own bz2 and lzma readers end at the first stream that does not begin like one."""
+    line = b'{"text": "one stream"}\n'
+    for suffix, compress in ((".bz2", bz2.compress), (".xz", lzma.compress)):
+        path = tmp_path / f"m.jsonl{suffix}"
+        path.write_bytes(compress(line) * 5)
+        assert read(path)[0] == ["one stream"] * 5
+        content = bytearray(compress(line) * 5)
+        content[2 * len(compress(line)) + 1] ^= 1  # in the third one's magic number
+        path.write_bytes(content)
+        with pytest.raises((SourceError, InputError)):
+            read(path)
+        path.write_bytes(compress(line) + b"garbage")
+        with pytest.raises((SourceError, InputError)):
+            read(path)
+    padded = tmp_path / "p.jsonl.xz"
+    padded.write_bytes(lzma.compress(line) + b"\0" * 8 + lzma.compress(line) + b"\0" * 4)
+    assert read(padded)[0] == ["one stream"] * 2
+
+
+def test_units_that_would_not_fit_together_are_refused(
+    texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Resumed with a reader that cuts differently, rows would be doubled or lost."""
+    from test_resume import interrupted
+
+    many = texts * 25
+    path = write_jsonl(tmp_path / "x.jsonl.gz", many)
+    interrupted([path], tmp_path / "o", units=2)
+    monkeypatch.setattr(documents, "BATCH_BYTES", 3 << 20)
+    with pytest.raises(TokenmillError, match="does not begin where the one before it ends"):
+        tokenmill.prepare(path, tmp_path / "o", workers=0)
 
 
 def test_blank_lines_are_no_rows_and_a_bom_is_skipped(tmp_path: Path) -> None:

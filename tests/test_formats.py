@@ -100,7 +100,7 @@ def test_a_vocabulary_above_65536_is_uint32_and_says_what_to_change(
     data = np.fromfile(tmp_path / "o" / "train.bin", np.uint32)
     assert data.max() == 100257
     assert len(data) == next(s for s in result.manifest.splits if s.name == "train").tokens
-    lines = "\n".join(get_format("nanogpt").load_lines(settings, "o"))
+    lines = "\n".join(get_format("nanogpt").load_lines(settings, "o", "train.bin"))
     assert "dtype=np.uint32" in lines
     assert "100288" in lines  # vocab_size, a multiple of 64
 

@@ -137,12 +137,15 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(
             assert before <= durable_units(output), "what is durable stays durable"
             if not (output / "manifest.json").exists():
                 assert not list(output.glob("*.bin")), "half a dataset is never visible"
-    before = durable_units(output)
+    before, committed = durable_units(output), (output / ".tokenmill/commit.json").exists()
     process = start(large_inputs, output, FORMATS[name])
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == 0, stderr
     assert dataset_bytes(output) == expected
     assert not (output / ".tokenmill").exists()
+    if before and not committed:
+        record = json.loads((output / "run.json").read_bytes())
+        assert record["units_resumed"] == len(before), "no durable unit is done again"
 
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
@@ -311,7 +314,7 @@ def test_a_change_that_sampling_misses_is_found_on_resume(
     at = changed.index(b"human", 1_100_000)  # between two sampled blocks
     changed[at] = ord("H")
     path.write_bytes(changed)
-    with pytest.raises(TokenmillError, match="changed"):
+    with pytest.raises(TokenmillError, match="is not what it was when it was first written"):
         tokenmill.prepare(path, tmp_path / "p", workers=2)
 
 
@@ -338,6 +341,42 @@ def test_foreign_files_are_refused_and_never_removed(inputs: list[Path], tmp_pat
     tokenmill.prepare(inputs, output, workers=0, overwrite=True, format="llmc", name="z")
     assert sorted(p.name for p in output.iterdir()) == [
         "index", "manifest.json", "run.json", "thesis.tex", "z_val_000000.bin",
+    ]  # fmt: skip
+
+
+def test_overwrite_removes_nothing_that_is_not_ours(inputs: list[Path], tmp_path: Path) -> None:
+    output = tmp_path / "o"
+    output.mkdir()
+    for name in ("manifest.json", "run.json", "train.bin"):
+        (output / name).write_text("somebody else's")
+    with pytest.raises(RefusedError, match="not a manifest of ours"):
+        tokenmill.prepare(inputs, output, overwrite=True)
+    assert (output / "train.bin").read_text() == "somebody else's"
+    for name in ("manifest.json", "run.json"):
+        (output / name).unlink()
+    (output / ".tokenmill").mkdir()  # as if a job had begun, and then a file came
+    with pytest.raises(RefusedError, match="in the way"):
+        tokenmill.prepare(inputs, output, workers=0)
+    assert (output / "train.bin").read_text() == "somebody else's"
+
+
+def test_a_crash_while_overwriting_is_completed(
+    inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tokenmill.storage import Workspace
+
+    output = tmp_path / "o"
+    tokenmill.prepare(inputs, output, format="llmc", shard_tokens="50k", name="old", workers=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            Workspace, "finish_removal", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
+        with pytest.raises(KeyboardInterrupt):
+            tokenmill.prepare(inputs, output, overwrite=True, workers=0)
+    assert not (output / "manifest.json").exists(), "no reader takes the old one for a dataset"
+    tokenmill.prepare(inputs, output, workers=0)
+    assert sorted(p.name for p in output.iterdir()) == [
+        "index", "manifest.json", "run.json", "train.bin", "val.bin",
     ]  # fmt: skip
 
 

@@ -6,6 +6,7 @@ where a worker inherits the planted function; the supervisor is the same for eve
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import os
@@ -124,12 +125,56 @@ def test_a_second_death_on_one_unit_ends_the_run_with_file_unit_and_cause(
 def test_a_panic_in_native_code_does_not_pass_for_the_end_of_the_work(
     marked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    class PanicException(BaseException):  # as pyo3's: no Exception
+        pass
+
     def panic() -> None:
-        raise ValueError("from the depths")
+        raise PanicException("from the depths")
 
     plant(monkeypatch, panic, None)
-    with pytest.raises(TokenmillError, match="in a worker: ValueError: from the depths"):
+    with pytest.raises(TokenmillError, match="in a worker: PanicException: from the depths"):
         tokenmill.prepare(marked, tmp_path / "o", workers=2, start_method="fork")
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "did nothing"])
+def test_a_worker_that_fails_twice_while_it_writes_a_unit_ends_the_run(
+    how: str, marked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def place(self: UnitWorker, encoded: object, before: object) -> None:
+        FAULTS[how]()
+
+    monkeypatch.setattr(UnitWorker, "place", place)
+    monkeypatch.setenv("TOKENMILL_STUCK_SECONDS", "1.5")
+    with pytest.raises(WorkerError, match="died twice on unit"):
+        tokenmill.prepare(marked, tmp_path / "o", workers=2, start_method="fork")
+
+
+def test_a_failed_sync_is_an_error_and_nothing_behind_it_is_called_durable(
+    marked: Path, clean: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from test_resume import durable_units
+
+    from tokenmill.errors import StorageError
+    from tokenmill.storage import OutputFiles
+
+    right, calls = OutputFiles.sync, []
+
+    def sync(self: OutputFiles, name: str) -> None:
+        calls.append(name)
+        if len(calls) == 5:  # the kernel reports an error once; a second sync would succeed
+            raise StorageError(f"{name}: cannot sync: Input/output error")
+        right(self, name)
+
+    monkeypatch.setenv("TOKENMILL_SYNC_SECONDS", "0.01")
+    with monkeypatch.context() as patch:
+        patch.setattr(OutputFiles, "sync", sync)
+        with pytest.raises(StorageError, match="Input/output error"):
+            tokenmill.prepare(marked, tmp_path / "o", workers=2)
+    assert len(calls) == 5, "nothing is synced behind the failure"
+    durable = durable_units(tmp_path / "o")
+    result = tokenmill.prepare(marked, tmp_path / "o", workers=2)
+    assert result.run["units_resumed"] == len(durable)
+    assert dataset_bytes(tmp_path / "o") == clean
 
 
 @pytest.mark.parametrize("kind", ["forkserver", "spawn"])
@@ -229,11 +274,11 @@ def test_the_memory_of_all_processes_together_stays_within_the_budget(
     peak = 0
     while process.poll() is None:
         used = 0
-        for member in [psutil.Process(process.pid), *descendants(process.pid)]:
-            try:
+        with contextlib.suppress(psutil.Error):
+            used += psutil.Process(process.pid).memory_full_info().pss
+        for member in descendants(process.pid):
+            with contextlib.suppress(psutil.Error):
                 used += member.memory_full_info().pss
-            except psutil.Error:
-                continue
         peak = max(peak, used)
         time.sleep(0.05)
     _, stderr = process.communicate()

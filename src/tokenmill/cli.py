@@ -48,7 +48,8 @@ def _report(error: TokenmillError) -> None:
     if isinstance(error, Interrupted):
         import shlex
 
-        click.echo(f"resume with: tokenmill {shlex.join(sys.argv[1:])}", err=True)
+        again = [argument for argument in sys.argv[1:] if argument != "--overwrite"]
+        click.echo(f"resume with: tokenmill {shlex.join(again)}", err=True)
     elif error.hint:
         click.echo(f"{click.style('hint', fg='cyan')}: {error.hint}", err=True)
 
@@ -355,8 +356,11 @@ def _echo_summary(result: Result) -> None:
         resumed = result.run.get("units_resumed", 0)
         again = f", {resumed} units were durable already" if resumed else ""
         speed = counts["text_bytes"] / max(result.seconds, 1e-3) / 1e6
-        shown = f" ({speed:.0f} MB/s of text)" if not resumed else ""
-        click.echo(f"  done in {duration(result.seconds)}{shown}{again}")
+        rate = f" ({speed:.0f} MB/s of text)" if not resumed else ""
+        click.echo(f"  done in {duration(result.seconds)}{rate}{again}")
+    if not files:
+        return
+    shown = next((file for file in files if file.split == "train"), files[0])
     click.echo("\nload it:")
-    for line in get_format(settings.format).load_lines(settings, result.output):
+    for line in get_format(settings.format).load_lines(settings, result.output, shown.path):
         click.echo(f"  {line}" if line else "")

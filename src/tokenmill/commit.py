@@ -93,7 +93,14 @@ def commit(plan: Plan, ledger: Ledger, final: State, workspace: Workspace) -> Ma
 
 
 def read_commit(workspace: Workspace) -> Commit:
-    return msgspec.json.decode(workspace.commit.read_bytes(), type=Commit)
+    try:
+        decision = msgspec.json.decode(workspace.commit.read_bytes(), type=Commit)
+    except (OSError, msgspec.DecodeError) as error:
+        raise StorageError(
+            f"{workspace.commit}: cannot be read: {error}", hint="use --overwrite to start anew"
+        ) from None
+    Manifest.decode(decision.manifest.encode(), str(workspace.commit))  # its own checksum
+    return decision
 
 
 def roll_forward(workspace: Workspace, decision: Commit) -> Manifest:
@@ -166,7 +173,8 @@ def _token_files(
         token = 0
         for split in stream:
             first = token
-            working = sorted(w for w in grown if w.startswith(token_file(split, 0)[:-6]))
+            prefix = token_file(split, 0)[:-6]
+            working = sorted((w for w in grown if w.startswith(prefix)), key=_file_number)
             for number, file in enumerate(working):
                 tokens = grown[file].size // itemsize
                 _check_limit(fmt, plan, tokens, fmt.file_name(settings, split, number))
@@ -199,6 +207,10 @@ def _token_files(
     return named, splits
 
 
+def _file_number(working: str) -> int:
+    return int(working.rpartition("-")[2])
+
+
 def _check_limit(fmt: Format, plan: Plan, tokens: int, name: str) -> None:
     limit = fmt.max_shard_tokens(plan.settings)
     if limit is not None and tokens > limit:
@@ -226,7 +238,7 @@ def _documents_between(files: OutputFiles, stream: str, count: int, first: int, 
 
     before = ends_at_or_before(first) if first else 0
     through = ends_at_or_before(end - 1)
-    return min(count, through + 1) - before if end else 0
+    return through + 1 - before
 
 
 def _index_files(plan: Plan, grown: dict[str, _Grown]) -> list[Named]:
@@ -271,6 +283,12 @@ def _manifest(
     totals = ledger.totals()
     if not totals.balanced:
         raise TokenmillError(f"rows do not add up: {totals.to_dict()}")
+    for source, counts in zip(plan.sources, ledger.by_source, strict=True):
+        if source.rows not in (-1, counts.rows):
+            raise TokenmillError(
+                f"{source.name}: {counts.rows} rows were read, but it has {source.rows}",
+                hint="run again with --overwrite to start anew",
+            )
     sources = [
         {**source.identity(), **counts.to_dict()}
         for source, counts in zip(plan.sources, ledger.by_source, strict=True)

@@ -22,9 +22,8 @@ OnBadRow = Literal["stop", "quarantine"]
 
 START_METHODS = ("fork", "spawn", "forkserver")
 
-# Measured on 2 cores (docs/log.md): forkserver with imports and an opened tokenizer preloaded
-# starts 2 workers in 0.01 s once it is up, spawn needs 0.6 s; fork is as fast but copies whatever
-# threads and locks the caller's process happens to hold.
+# As fast as fork and faster than spawn (docs/log.md), and unlike fork it copies nothing of the
+# threads and locks that the caller's process happens to hold.
 DEFAULT_START_METHOD = "forkserver"
 
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -63,7 +62,7 @@ class Val(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: ValKind
     amount: int = 0
-    fraction: str = ""  # as written, so that the fingerprint does not depend on float printing
+    fraction: str = ""  # the shortest decimal that is this float
 
     @classmethod
     def parse(cls, text: str | float) -> Val:
@@ -143,14 +142,30 @@ def available_cores() -> int:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:
         cores = os.cpu_count() or 1
-    try:
-        with open("/sys/fs/cgroup/cpu.max") as file:
-            quota, period = file.read().split()
+    for text in _cgroup_values("cpu.max"):
+        quota, _, period = text.partition(" ")
         if quota != "max":
             cores = min(cores, max(1, round(int(quota) / int(period))))
-    except (OSError, ValueError):
-        pass
     return max(1, cores)
+
+
+def _cgroup_values(name: str) -> list[str]:
+    """A limit's file in this process's control group and every one above it."""
+    try:
+        with open("/proc/self/cgroup") as file:
+            path = next((line[3:].strip() for line in file if line.startswith("0::")), "/")
+    except OSError:
+        return []
+    values = []
+    while True:
+        try:
+            with open(f"/sys/fs/cgroup{path.rstrip('/')}/{name}") as file:
+                values.append(file.read().strip())
+        except OSError:
+            pass
+        if path in ("/", ""):
+            return values
+        path = os.path.dirname(path)
 
 
 def memory_allowed() -> int:
@@ -159,14 +174,9 @@ def memory_allowed() -> int:
         limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
         limit = 8 * 10**9
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            with open(path) as file:
-                text = file.read().strip()
-            if text != "max":
-                limit = min(limit, int(text))
-        except (OSError, ValueError):
-            continue
+    for text in _cgroup_values("memory.max"):
+        if text != "max":
+            limit = min(limit, int(text))
     return limit
 
 

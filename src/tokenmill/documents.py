@@ -7,6 +7,7 @@ or quarantines. Nothing is repaired and nothing is lost: every row is in `texts`
 
 from __future__ import annotations
 
+import functools
 import lzma
 import os
 import zlib
@@ -20,6 +21,9 @@ from tokenmill.errors import SourceError
 from tokenmill.plan import BATCH_BYTES, Segment, text_sizes
 from tokenmill.sources import BOM, Source, open_parquet, open_stream
 from tokenmill.texts import I64, Texts, from_bytes
+
+# A dictionary-encoded column says nothing of how long its rows are once decoded.
+MAX_BATCH_ROWS = 8192
 
 
 class BadRow(NamedTuple):
@@ -55,19 +59,14 @@ def read_segment(source: Source, segment: Segment, text_column: str) -> Iterator
     return _read_lines(source, segment, text_column)
 
 
-def is_line_source(source: Source) -> bool:
-    return source.kind == "jsonl"
-
-
 # --- parquet ---------------------------------------------------------------------------------
 
 
 def _read_parquet(source: Source, segment: Segment, text_column: str) -> Iterator[Batch]:
     import pyarrow
 
-    with open_parquet(source.path) as file:
-        groups = [file.metadata.row_group(i).num_rows for i in range(segment.stop)]
-        sizes = text_sizes(file.metadata, text_column)
+    metadata, groups, sizes = _footer(source.path, source.mtime_ns, text_column)
+    with open_parquet(source.path, metadata) as file:
         for group in range(segment.start, segment.stop):
             try:
                 yield from _in_range(
@@ -83,12 +82,21 @@ def _read_parquet(source: Source, segment: Segment, text_column: str) -> Iterato
                 ) from None
 
 
+@functools.lru_cache(maxsize=2)
+def _footer(path: str, mtime_ns: int, text_column: str) -> tuple[Any, list[int], list[int]]:
+    """Metadata, rows and text sizes of a file's row groups, kept: it is read in many segments."""
+    with open_parquet(path) as file:
+        metadata = file.metadata
+    groups = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+    return metadata, groups, text_sizes(metadata, text_column)
+
+
 def _read_row_group(
     file: Any, group: int, first_row: int, size: int, text_column: str
 ) -> Iterator[Batch]:
     average = max(1, size // max(1, file.metadata.row_group(group).num_rows))
     for records in file.iter_batches(
-        batch_size=max(1, min(1 << 16, BATCH_BYTES // average)),
+        batch_size=max(1, min(MAX_BATCH_ROWS, BATCH_BYTES // average)),
         row_groups=[group],
         columns=[text_column],
         use_threads=False,
@@ -328,9 +336,14 @@ def lines_before(source: Source, start: int) -> tuple[int, int]:
     return rows, lines
 
 
-def file_size_unchanged(source: Source) -> bool:
-    """Whether the file still has the size it had when planned (a changed one is not readable)."""
+def refuse_changed(source: Source) -> None:
+    """A file that is not what it was when planned: its rows would be neither old nor new."""
     try:
-        return os.stat(source.path).st_size == source.size
-    except OSError:
-        return False
+        stat = os.stat(source.path)
+    except OSError as error:
+        raise SourceError(f"{source.name}: cannot be read any more: {error.strerror}") from None
+    if (stat.st_size, stat.st_mtime_ns) != (source.size, source.mtime_ns):
+        raise SourceError(
+            f"{source.name}: changed while it was being read (its size or its time)",
+            hint="start again with the file as it should be",
+        )

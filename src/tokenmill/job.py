@@ -19,7 +19,7 @@ from tokenmill.engines.books import Books, check_pieces
 from tokenmill.errors import RefusedError, VerificationError
 from tokenmill.manifest import Manifest, UnitRecord, read_journal
 from tokenmill.plan import Plan, difference
-from tokenmill.storage import Lock, OutputFiles, Workspace, create_exclusively
+from tokenmill.storage import Lock, Workspace, create_exclusively
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -34,14 +34,13 @@ class Opened(msgspec.Struct, frozen=True):
 def open_job(plan: Plan, run: RunSettings, workspace: Workspace) -> Iterator[Opened]:
     """Lock the output, recover what is there, and refuse what would mix or destroy."""
     _refuse_foreign(workspace)
-    if run.overwrite:
-        _overwrite(workspace)
-    if workspace.manifest.exists() and not workspace.work.exists():
+    if workspace.manifest.exists() and not workspace.work.exists() and not run.overwrite:
         yield Opened(_finished(plan, workspace), None, [])
         return
-    workspace.create()
     lock = Lock(workspace)
     try:
+        if run.overwrite or workspace.removing.exists():
+            _remove_old(workspace)
         if workspace.manifest.exists():  # a crash before the work folder was removed
             manifest = _finished(plan, workspace)
             workspace.remove_work()
@@ -62,7 +61,16 @@ def open_job(plan: Plan, run: RunSettings, workspace: Workspace) -> Iterator[Ope
 
 
 def _refuse_foreign(workspace: Workspace) -> None:
-    if workspace.manifest.exists() or workspace.work.exists():
+    """A folder with files must hold a manifest of ours, or a job of ours."""
+    if workspace.manifest.exists():
+        try:
+            Manifest.load(workspace.manifest)
+        except VerificationError as error:
+            raise RefusedError(
+                error.message, hint="give another folder with -o; nothing here is touched"
+            ) from None
+        return
+    if workspace.work.exists():
         return
     foreign = workspace.foreign_files()
     if foreign:
@@ -73,21 +81,17 @@ def _refuse_foreign(workspace: Workspace) -> None:
         )
 
 
-def _overwrite(workspace: Workspace) -> None:
-    """Remove a dataset or an unfinished job of ours, and nothing else."""
-    names: list[str] = []
+def _remove_old(workspace: Workspace) -> None:
+    """Remove a dataset or an unfinished job of ours, and nothing else. Survives a crash."""
     if workspace.manifest.exists():
-        with contextlib.suppress(VerificationError):
-            names = [entry.path for entry in Manifest.load(workspace.manifest).files]
-    if workspace.work.exists():
-        lock = Lock(workspace)
-        if workspace.commit.exists():
-            with contextlib.suppress(msgspec.DecodeError):
-                names += list(read_commit(workspace).names)
-        workspace.remove_work()
-        lock.release()
-    if workspace.manifest.exists() or names:
-        workspace.remove_dataset([*names, "run.json"])
+        workspace.begin_removal()
+    names: list[str] = []
+    if workspace.removing.exists():
+        names += [entry.path for entry in Manifest.load(workspace.removing).files]
+    if workspace.commit.exists():
+        names += list(read_commit(workspace).names)
+    workspace.finish_removal([*names, "run.json"] if names else [])
+    workspace.clear_work()
 
 
 def _finished(plan: Plan, workspace: Workspace) -> Manifest:
@@ -134,8 +138,7 @@ def _recover(
     touched = {s.number for s in plan.sources if mtimes.get(s.name) != s.mtime_ns}
     expected = {unit: record for unit, record in latest.items() if unit.source in touched}
     candidates = [record for unit, record in latest.items() if unit not in expected]
-    files = OutputFiles(workspace)
-    with contextlib.closing(files), ThreadPoolExecutor(max_workers=4) as pool:
-        intact = list(pool.map(lambda record: check_pieces(files, record.pieces), candidates))
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        intact = list(pool.map(lambda record: check_pieces(workspace, record.pieces), candidates))
     durable = [record for record, ok in zip(candidates, intact, strict=True) if ok]
     return Books(plan, run, workspace, durable, length, expected), durable

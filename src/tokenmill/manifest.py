@@ -184,6 +184,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise VerificationError(
                 f"{where}: version {manifest.version}; this tokenmill reads {MANIFEST_VERSION}"
             )
+        for entry in manifest.files:  # these paths are opened and removed: never outside
+            if entry.path.startswith("/") or ".." in entry.path.split("/"):
+                raise VerificationError(f"{where}: names a path outside its folder: {entry.path}")
         # The bytes as well as the values: a flipped bit in white space is a change too.
         if manifest.checksum != manifest._digest() or manifest.encode() != content:
             raise VerificationError(f"{where}: damaged (its own checksum does not match)")

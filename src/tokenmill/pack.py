@@ -81,7 +81,6 @@ class Packer:
         self.parts: list[list[Packed]] = [[] for _ in streams_of(settings.val)]
         self.empty = 0
         self.dropped = 0
-        self.held_bytes = 0
 
     def add(self, ids: U32, offsets: I64, positions: I64, rows: I64) -> None:
         lengths = np.diff(offsets)
@@ -112,7 +111,6 @@ class Packer:
     def _keep(self, stream: int, packed: Packed) -> None:
         if len(packed.lengths):
             self.parts[stream].append(packed)
-            self.held_bytes += packed.tokens.nbytes + packed.lengths.nbytes + packed.rows.nbytes
 
     def finish(self) -> list[Packed]:
         return [_concatenate(parts, self.dtype) for parts in self.parts]

@@ -30,6 +30,7 @@ from tokenmill.config import (
     parse_bytes,
     parse_count,
 )
+from tokenmill.documents import refuse_changed
 from tokenmill.encoders import gap_for_installed_versions
 from tokenmill.engines.forkserver import start_fork_server
 from tokenmill.engines.observer import Observer, Snapshot
@@ -117,6 +118,8 @@ def prepare(
             run = _mill(prepared, opened, observer, interrupt)
             books = opened.books
             assert books is not None
+            for source in prepared.plan.sources:
+                refuse_changed(source)
             manifest = committing.commit(
                 prepared.plan, books.ledger, books.frontier.state, workspace
             )
@@ -135,9 +138,13 @@ def prepare(
 
 def make_options(options: dict[str, Any]) -> Options:
     try:
-        return Options(**options)
-    except TypeError as error:
+        wanted = Options(**options)
+        msgspec.convert(msgspec.to_builtins(wanted), Options)  # a Struct's own call checks no types
+    except (TypeError, msgspec.ValidationError) as error:
         raise UsageError(str(error).replace("Unexpected", "unexpected")) from None
+    if not 0 <= wanted.seed < 1 << 64:
+        raise UsageError(f"--seed {wanted.seed}: must be from 0 to 2**64 - 1")
+    return wanted
 
 
 def make_plan(
@@ -248,7 +255,7 @@ def _test_knobs() -> dict[str, Any]:
     knobs = {}
     for name in ("sync_seconds", "stuck_seconds"):
         value = os.environ.get(f"TOKENMILL_{name.upper()}")
-        if value:
+        if value and value.replace(".", "", 1).isdigit():
             knobs[name] = float(value)
     return knobs
 

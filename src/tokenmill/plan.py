@@ -62,7 +62,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def to_dict(self) -> dict[str, Any]:
         """What is bound to an output: nothing of this machine, this run or this moment."""
         return {
-            "cut_rule": CUT_RULE,
+            "cut_rule": [CUT_RULE, SEGMENT_BYTES, UNIT_BYTES, BATCH_BYTES, FEW_ROW_GROUPS],
             "settings": settings_to_dict(self.settings),
             "sources": [source.identity() for source in self.sources],
         }

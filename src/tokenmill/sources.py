@@ -13,7 +13,8 @@ import gzip
 import io
 import lzma
 import os
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -88,9 +89,9 @@ def find_sources(
         paths.extend(_expand(os.fspath(argument), skipped))
     if exclude is not None:
         inside = os.path.join(os.path.realpath(exclude), "")
-        ours = [path for path in paths if os.path.realpath(path).startswith(inside)]
-        skipped.extend(Skipped(path, "in the output folder") for path in ours)
-        paths = [path for path in paths if path not in set(ours)]
+        ours = {path for path in paths if os.path.realpath(path).startswith(inside)}
+        skipped.extend(Skipped(path, "in the output folder") for path in paths if path in ours)
+        paths = [path for path in paths if path not in ours]
         if not paths:
             raise InputError("the only inputs are in the output folder")
     _refuse_twice(paths)
@@ -136,12 +137,19 @@ def _expand_glob(pattern: str, skipped: list[Skipped]) -> list[str]:
             skipped.append(Skipped(match, reason))
         else:
             files.append(os.path.abspath(match))
-    return files
+    return sorted(files, key=os.fsencode)
 
 
 def _walk(directory: str, skipped: list[Skipped]) -> Iterator[str]:
     found: list[str] = []
-    for folder, names, files in os.walk(directory):
+
+    def unreadable(error: OSError) -> None:
+        raise InputError(f"{error.filename}: cannot be listed: {error.strerror}")
+
+    for folder, names, files in os.walk(directory, onerror=unreadable):
+        for name in names:
+            if os.path.islink(os.path.join(folder, name)) and not _hidden(name):
+                skipped.append(Skipped(os.path.join(folder, name), "a link to a folder"))
         for name in [n for n in names if _hidden(n)]:
             skipped.append(Skipped(os.path.join(folder, name), _hidden(name)))
             names.remove(name)
@@ -267,13 +275,13 @@ def _fingerprint(file: IO[bytes], size: int) -> str:
     return "xxh3-sampled:" + digest.hexdigest()
 
 
-def open_parquet(path: str) -> Any:
+def open_parquet(path: str, metadata: Any = None) -> Any:
     """A pyarrow ParquetFile that checks page checksums where there are any."""
     import pyarrow
     from pyarrow import parquet
 
     try:
-        return parquet.ParquetFile(path, page_checksum_verification=True)
+        return parquet.ParquetFile(path, metadata=metadata, page_checksum_verification=True)
     except (OSError, pyarrow.ArrowException) as error:
         raise SourceError(
             f"{path}: the parquet footer cannot be read: {error}",
@@ -325,9 +333,9 @@ def open_stream(path: str, compression: str) -> Any:
     if compression == "gz":
         return gzip.open(path, "rb")
     if compression == "bz2":
-        return bz2.open(path, "rb")
+        return io.BufferedReader(_Streams(path, bz2.BZ2Decompressor, padding=0), 1 << 20)
     if compression == "xz":
-        return lzma.open(path, "rb")
+        return io.BufferedReader(_Streams(path, lzma.LZMADecompressor, padding=4), 1 << 20)
     if compression == "zst":
         import pyarrow
 
@@ -336,12 +344,70 @@ def open_stream(path: str, compression: str) -> Any:
     return open(path, "rb")
 
 
+class _Streams(io.RawIOBase):
+    """One or more bz2 or xz streams end to end, and nothing else.
+
+    The standard library's own readers take whatever follows a stream and does not begin like one
+    for garbage and end there in silence: a flipped bit in a magic number would lose the rest of
+    the file. Between xz streams zeros in fours are padding.
+    """
+
+    def __init__(self, path: str, make: Callable[[], Any], padding: int) -> None:
+        self._file = open(path, "rb")  # noqa: SIM115 - closed with this object
+        self._make, self._padding = make, padding
+        self._decompressor = make()
+        self._begun = False
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def readinto(self, buffer: Any) -> int:
+        while True:
+            if self._decompressor.eof and not self._next_stream():
+                return 0
+            data = b""
+            if self._decompressor.needs_input:
+                data = self._file.read(1 << 20)
+                if not data:
+                    raise EOFError("the file ends in the middle of a compressed stream")
+            content = self._decompressor.decompress(data, len(buffer))
+            if content:
+                buffer[: len(content)] = content
+                return len(content)
+
+    def _next_stream(self) -> bool:
+        """Begin the stream that follows; False at the end of the file."""
+        rest = self._decompressor.unused_data
+        zeros = 0
+        while True:
+            if not rest:
+                rest = self._file.read(1 << 20)
+            if not rest:
+                break
+            kept = rest.lstrip(b"\0") if self._padding else rest
+            zeros += len(rest) - len(kept)
+            rest = kept
+            if rest:
+                break
+        if zeros and zeros % self._padding:
+            raise OSError("padding of a wrong length after a compressed stream")
+        if not rest:
+            return False
+        self._decompressor = self._make()
+        self._file.seek(-len(rest), os.SEEK_CUR)
+        return True
+
+
 def _check_jsonl(path: str, compression: str, text_column: str) -> None:
     """Look at the first lines: is it JSON lines, and has any of them the field?"""
     try:
         with open_stream(path, compression) as stream:
             head = stream.read(PEEK_BYTES)
-    except (OSError, EOFError, ValueError, lzma.LZMAError) as error:
+    except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error) as error:
         raise InputError(f"{path}: cannot be decompressed: {error}") from None
     head = head.removeprefix(BOM)
     lines = head.split(b"\n")

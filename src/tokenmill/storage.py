@@ -8,6 +8,7 @@
         files/                 token files and indexes as they grow, under stable names
         spill/                 units that had to wait for their place
         commit.json            the manifest and the names to give: "all durable, roll forward"
+        removing.json          the manifest of a dataset that --overwrite is about to remove
 
 Every change that must survive is write, fsync, rename, fsync of the directory. Tokens go by
 pwrite to their place, are synced in bulk, and only then named in the journal.
@@ -62,14 +63,16 @@ class Workspace:
         self.plan = self.work / "plan.json"
         self.journal = self.work / "journal"
         self.commit = self.work / "commit.json"
+        self.removing = self.work / "removing.json"
         self.manifest = self.output / "manifest.json"
 
     def create(self) -> None:
         with _explained("create the folder", self.work):
+            missing = [p for p in (self.output, *self.output.parents) if not p.exists()]
             self.files.mkdir(parents=True, exist_ok=True)
             self.spill.mkdir(exist_ok=True)
-            sync_directory(self.work)
-            sync_directory(self.output)
+            for folder in (self.work, self.output, *(made.parent for made in missing)):
+                sync_directory(folder)
 
     def foreign_files(self) -> list[str]:
         """Visible files in the output folder; of ours none are there before the commit."""
@@ -84,6 +87,15 @@ class Workspace:
         with _explained("create the folder", self.spill):
             self.spill.mkdir(parents=True, exist_ok=True)
 
+    def clear_work(self) -> None:
+        """Start anew under the lock that is held: everything but the lock goes."""
+        with _explained("remove", self.work):
+            for path in (self.plan, self.journal, self.commit):
+                path.unlink(missing_ok=True)
+            sync_directory(self.work)
+            shutil.rmtree(self.files, ignore_errors=True)
+        self.create()
+
     def remove_work(self) -> None:
         """Forget the work folder; the plan goes first, so that half a removal is no job."""
         with _explained("remove", self.work):
@@ -93,17 +105,23 @@ class Workspace:
                 shutil.rmtree(self.work)
             sync_directory(self.output)
 
-    def remove_dataset(self, names: list[str]) -> None:
-        """Remove a finished dataset: the manifest first, then only the files it names."""
-        with _explained("remove", self.output):
-            self.manifest.unlink(missing_ok=True)
+    def begin_removal(self) -> None:
+        """The manifest goes first, into the work folder: what it names can still be found."""
+        with _explained("move", self.manifest):
+            os.replace(self.manifest, self.removing)
+            sync_directory(self.work)
             sync_directory(self.output)
+
+    def finish_removal(self, names: list[str]) -> None:
+        """Remove the files that a dataset or a commit named, and no others."""
+        with _explained("remove", self.output):
             for name in names:
                 (self.output / name).unlink(missing_ok=True)
             for folder in {(self.output / name).parent for name in names} - {self.output}:
                 with contextlib.suppress(OSError):
                     folder.rmdir()
             sync_directory(self.output)
+            self.removing.unlink(missing_ok=True)
 
 
 class Lock:
@@ -111,8 +129,20 @@ class Lock:
 
     def __init__(self, workspace: Workspace) -> None:
         path = workspace.work / "lock"
-        with _explained("open", path):
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        while True:
+            workspace.create()
+            with _explained("open", path):
+                self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._take(path, workspace)
+            with contextlib.suppress(OSError):
+                if os.fstat(self._fd).st_ino == path.stat().st_ino:
+                    break
+            os.close(self._fd)  # its holder finished and removed it meanwhile: lock the new one
+        with _explained("write", path, 32):
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, str(os.getpid()).encode(), 0)
+
+    def _take(self, path: Path, workspace: Workspace) -> None:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -128,19 +158,19 @@ class Lock:
                 f"{path}: cannot be locked: {error.strerror}",
                 hint="this file system has no locks; write to another one and copy",
             ) from None
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, str(os.getpid()).encode(), 0)
 
     def release(self) -> None:
         os.close(self._fd)
 
 
 def sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    """Make names in a folder durable."""
+    with _explained("sync the folder", path):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
 
 def write_all(fd: int, buffer: Buffer, offset: int) -> int:
@@ -186,6 +216,10 @@ def publish(source: Path, target: Path) -> None:
     """Give a finished file its final name; done already is fine (a commit rolled forward)."""
     with _explained("rename to", target):
         if source.exists():
+            if target.exists():
+                raise RefusedError(
+                    f"{target}: is in the way and not ours", hint="move it, then run again"
+                )
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(source, target)
 
@@ -232,6 +266,15 @@ class OutputFiles:
         for fd in self._fds.values():
             os.close(fd)
         self._fds.clear()
+
+
+def read_piece(path: Path, offset: int, length: int) -> bytes:
+    """Bytes of a file, through a descriptor of its own: safe from any thread."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.pread(fd, length, offset)
+    finally:
+        os.close(fd)
 
 
 class AppendLog:

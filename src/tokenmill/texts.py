@@ -57,7 +57,7 @@ def from_bytes(documents: Iterable[bytes]) -> Texts:
 
 
 def contains_byte(data: U8, byte: int) -> bool:
-    """memchr over the array without a copy: 30 GB/s, where numpy's `==` and `any` make 11."""
+    """memchr over the array without a copy: several times as fast as numpy's `==` and `any`."""
     return bool(len(data)) and _libc.memchr(data.ctypes.data, byte, len(data)) is not None
 
 

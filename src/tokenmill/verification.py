@@ -7,22 +7,25 @@ are not ours but that the trainer's glob would pick up.
 from __future__ import annotations
 
 import fnmatch
+import io
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import xxhash
 
-from tokenmill.commit import PIECES
 from tokenmill.config import PlanSettings, available_cores
 from tokenmill.errors import UsageError, VerificationError
 from tokenmill.formats import get_format
 from tokenmill.manifest import FileEntry, Manifest, checksum_of_digests
 
 READ_BYTES = 1 << 20
+TASK_BYTES = 64 << 20
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,13 +54,10 @@ def verify(directory: str | os.PathLike[str], *, threads: int | None = None) -> 
     except VerificationError as error:
         return Report(problems=[error.message], files=0, bytes=0, seconds=0.0)
     problems = _extra_files(root, manifest)
-    pieces, fault = _piece_table(root, manifest)
-    if fault:
-        problems.append(fault)
+    tasks, found = _tasks(root, manifest)
+    problems += found
     with ThreadPoolExecutor(max_workers=threads or available_cores()) as pool:
-        for problem in pool.map(lambda item: _check_file(root, *item), pieces):
-            if problem:
-                problems.append(problem)
+        problems += filter(None, pool.map(lambda task: _check_pieces(root, task), tasks))
     return Report(
         problems=problems,
         files=len(manifest.files),
@@ -78,61 +78,106 @@ def _extra_files(root: Path, manifest: Manifest) -> list[str]:
     ]
 
 
-def _piece_table(
-    root: Path, manifest: Manifest
-) -> tuple[list[tuple[FileEntry, np.ndarray | None]], str]:
-    """Each file with the lengths and digests of its pieces; None where there is but one."""
-    entry = next(entry for entry in manifest.files if entry.path == PIECES)
-    fault = _check_file(root, entry, None)
-    tabled = [f for f in manifest.files if f.kind not in ("pieces", "units")]
-    single: list[tuple[FileEntry, np.ndarray | None]] = [
-        (f, None) for f in manifest.files if f.kind == "units"
-    ]
+class _Task(NamedTuple):
+    """A run of pieces of one file: large files are checked by several threads."""
+
+    path: str
+    offset: int
+    pieces: list[tuple[int, int]]  # length and digest
+
+
+def _tasks(root: Path, manifest: Manifest) -> tuple[list[_Task], list[str]]:
+    """What there is to read, and what is wrong before reading: names, sizes, the table itself."""
+    problems = [problem for entry in manifest.files if (problem := _size_fault(root, entry))]
+    table, fault = _piece_table(root, manifest)
     if fault:
-        # Without the table only sizes can be compared; the fault itself is the finding.
-        return single, fault
-    table = np.fromfile(root / PIECES, "<u8").reshape(-1, 2)
+        return [], problems or [fault]
+    tasks: list[_Task] = []
     position = 0
-    for file in tabled:
-        single.append((file, table[position : position + file.pieces]))
-        position += file.pieces
-    return single, ""
+    for entry in manifest.files:
+        if entry.kind == "pieces":
+            continue
+        count = 0 if entry.kind == "units" else entry.pieces
+        rows = table[position : position + count]
+        position += count
+        if entry.kind == "units":  # one piece, whose digest is the checksum's only input
+            digest = _digest_of(root / entry.path)
+            if digest is not None and checksum_of_digests(digest) != entry.checksum:
+                problems.append(f"{entry.path}: changed (checksum differs)")
+        elif checksum_of_digests(np.ascontiguousarray(rows[:, 1]).tobytes()) != entry.checksum:
+            problems.append(f"{entry.path}: its pieces are not those of the manifest")
+        else:
+            tasks += _runs(entry.path, rows)
+    return tasks, problems
 
 
-def _check_file(root: Path, entry: FileEntry, pieces: np.ndarray | None) -> str:
-    """What is wrong with one file; '' when nothing is."""
+def _runs(path: str, rows: npt.NDArray[np.uint64]) -> list[_Task]:
+    tasks: list[_Task] = []
+    offset = start = 0
+    pieces: list[tuple[int, int]] = []
+    for length, digest in rows.tolist():
+        pieces.append((length, digest))
+        offset += length
+        if offset - start >= TASK_BYTES:
+            tasks.append(_Task(path, start, pieces))
+            start, pieces = offset, []
+    return [*tasks, _Task(path, start, pieces)] if pieces else tasks
+
+
+def _piece_table(root: Path, manifest: Manifest) -> tuple[npt.NDArray[np.uint64], str]:
+    entry = next(entry for entry in manifest.files if entry.kind == "pieces")
+    digest = _digest_of(root / entry.path)
+    if digest is None or checksum_of_digests(digest) != entry.checksum:
+        return np.zeros((0, 2), np.uint64), f"{entry.path}: changed (checksum differs)"
+    return np.fromfile(root / entry.path, "<u8").reshape(-1, 2), ""
+
+
+def _digest_of(path: Path) -> bytes | None:
     try:
-        with open(root / entry.path, "rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size != entry.size:
-                what = "truncated" if size < entry.size else "too long"
-                return f"{entry.path}: {what}: {size} bytes, should be {entry.size}"
-            lengths = [entry.size] if pieces is None else pieces[:, 0].tolist()
-            digests = bytearray()
-            offset = 0
-            for number, length in enumerate(lengths):
-                digest = _digest(file, length)
-                if pieces is not None and digest != int(pieces[number, 1]):
-                    return f"{entry.path}: changed in bytes {offset} to {offset + length - 1}"
-                digests += digest.to_bytes(8, "little")
-                offset += length
+        return xxhash.xxh3_64_intdigest(path.read_bytes()).to_bytes(8, "little")
+    except OSError:
+        return None
+
+
+def _size_fault(root: Path, entry: FileEntry) -> str:
+    try:
+        size = os.stat(root / entry.path).st_size
     except FileNotFoundError:
         return f"{entry.path}: missing"
     except OSError as error:
         return f"{entry.path}: cannot be read: {error.strerror or error}"
-    if checksum_of_digests(bytes(digests)) != entry.checksum:
-        return f"{entry.path}: changed (checksum differs)"
+    if size == entry.size:
+        return ""
+    what = "truncated" if size < entry.size else "too long"
+    return f"{entry.path}: {what}: {size} bytes, should be {entry.size}"
+
+
+def _check_pieces(root: Path, task: _Task) -> str:
+    """What is wrong with a run of pieces; '' when nothing is, or the file's size says it all."""
+    offset = task.offset
+    try:
+        with open(root / task.path, "rb", buffering=0) as file:
+            file.seek(offset)
+            for length, expected in task.pieces:
+                if _digest(file, length) != expected:
+                    return f"{task.path}: changed in bytes {offset} to {offset + length - 1}"
+                offset += length
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"{task.path}: cannot be read: {error.strerror or error}"
     return ""
 
 
-def _digest(file: object, length: int) -> int:
+def _digest(file: io.FileIO, length: int) -> int:
     """xxh3 of the next `length` bytes, read into one buffer that stays in the cache."""
     digest = xxhash.xxh3_64()
     buffer = memoryview(bytearray(min(length, READ_BYTES)))
     while length:
-        got = file.readinto(buffer[: min(length, READ_BYTES)])  # type: ignore[attr-defined]
+        got = file.readinto(buffer[: min(length, READ_BYTES)])
         if not got:
             break
         digest.update(buffer[:got])
         length -= got
-    return digest.intdigest()
+    value: int = digest.intdigest()
+    return value

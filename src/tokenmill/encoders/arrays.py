@@ -1,8 +1,8 @@
 """How flat arrays reach gigatoken and come back.
 
 gigatoken takes and returns arrays of the `awkward` package. Of that it calls five functions, on
-two flat arrays each way; to import all of it costs a quarter of a second and 30 MB in every
-worker, and each call some copies. So a process that is ours alone (a worker, the fork server)
+two flat arrays each way; to import all of it costs a quarter of a second in every worker, and
+each call some copies. So a process that is ours alone (a worker, the fork server)
 gives gigatoken a stand-in with these five functions. A caller's own process never gets it, and
 where the stand-in does not do (another version of gigatoken), the real package is used.
 """
@@ -56,9 +56,13 @@ def uses_stand_in() -> bool:
     return getattr(sys.modules.get("awkward"), "__doc__", None) == STAND_IN
 
 
-def use_real_awkward() -> None:
+def remove_stand_in() -> None:
     if uses_stand_in():
         del sys.modules["awkward"]
+
+
+def use_real_awkward() -> None:
+    remove_stand_in()
     importlib.import_module("awkward")
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from tokenmill.errors import EncoderError
 from tokenmill.texts import I64, U8, Texts, contains_byte
 
 Ranges = tuple[tuple[int, int], ...]
@@ -68,7 +69,7 @@ def find_gap(
     different: set[int] = set()
     for context in CONTEXTS:
         # Whole blocks first (a digit and a line end keep the samples apart), single ones only
-        # where a block differs: a second or two instead of minutes.
+        # where a block differs.
         texts = ["".join(context.format(chr(c)) + "\n0\n" for c in b) for b in blocks]
         for members, one, other in zip(blocks, fast(texts), reference(texts), strict=True):
             if one == other:
@@ -99,6 +100,8 @@ class GapScanner:
         self.starts = np.array([first for first, _ in ranges], np.int64)
         self.ends = np.array([last for _, last in ranges], np.int64)
         self.seconds: dict[int, set[int]] = {}
+        if ranges and ranges[0][0] < 0x80:
+            raise EncoderError("the encoders differ on ASCII: no document could go to the fast one")
         for first, last in ranges:
             # Every 64th code point and the last: each new lead pair appears among them.
             for point in (*range(first, last, 64), last):
@@ -138,8 +141,9 @@ class GapScanner:
         tail = [
             data[np.minimum(positions + i, len(data) - 1)].astype(np.int64) & 63 for i in (1, 2, 3)
         ]
+        two = ((lead & 31) << 6) | tail[0]
         three = ((lead & 15) << 12) | (tail[0] << 6) | tail[1]
         four = ((lead & 7) << 18) | (tail[0] << 12) | (tail[1] << 6) | tail[2]
-        points = np.where(lead >= 0xF0, four, three)
+        points = np.where(lead >= 0xF0, four, np.where(lead >= 0xE0, three, two))
         at = np.searchsorted(self.starts, points, side="right") - 1
         return positions[(at >= 0) & (points <= self.ends[np.maximum(at, 0)])]

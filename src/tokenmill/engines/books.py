@@ -11,13 +11,15 @@ import threading
 import time
 from array import array
 
+import xxhash
+
 from tokenmill.config import RunSettings
 from tokenmill.engines.frontier import Frontier
-from tokenmill.errors import StorageError, TokenmillError
+from tokenmill.errors import TokenmillError
 from tokenmill.manifest import Counts, PieceRecord, UnitRecord, frame_record, journal_header
 from tokenmill.pack import CutRule
 from tokenmill.plan import Plan, UnitId
-from tokenmill.storage import AppendLog, OutputFiles, Workspace, sync_directory
+from tokenmill.storage import AppendLog, OutputFiles, Workspace, read_piece, sync_directory
 
 
 class Ledger:
@@ -28,7 +30,6 @@ class Ledger:
         self.file_ids: dict[str, int] = {}
         self.pieces = array("Q")  # file, offset, length, digest
         self.units = array("Q")  # source, segment, part, first row, rows
-        self.unit_count = 0
 
     def add(self, record: UnitRecord) -> None:
         unit = record.unit
@@ -36,7 +37,6 @@ class Ledger:
         self.units.extend(
             (unit.source, unit.segment, unit.part, record.before.rows, record.counts.rows)
         )
-        self.unit_count += 1
         for piece in record.pieces:
             file = self.file_ids.setdefault(piece.file, len(self.file_ids))
             self.pieces.extend((file, piece.offset, piece.length, piece.digest))
@@ -113,7 +113,8 @@ class Books:
         self._check()
         records, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if records:
-            self._sync(records)
+            self._sync_quietly(records)
+            self._check()
 
     def close(self) -> None:
         if self._thread is not None:
@@ -126,8 +127,9 @@ class Books:
             self._thread.join()
             self._thread = None
         if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
+            # For good: after a failed fsync the kernel may have dropped the pages and a second
+            # one would succeed. Nothing more is called durable; the units are written anew.
+            raise self._failure
 
     def _sync_quietly(self, records: list[UnitRecord]) -> None:
         try:
@@ -147,15 +149,13 @@ class Books:
             self.ledger.add(record)
 
 
-def check_pieces(files: OutputFiles, pieces: tuple[PieceRecord, ...]) -> bool:
+def check_pieces(workspace: Workspace, pieces: tuple[PieceRecord, ...]) -> bool:
     """Whether a journaled unit's bytes are still what they were."""
-    import xxhash
-
     try:
         for piece in pieces:
-            content = files.read(piece.file, piece.offset, piece.length)
+            content = read_piece(workspace.files / piece.file, piece.offset, piece.length)
             if len(content) != piece.length or xxhash.xxh3_64_intdigest(content) != piece.digest:
                 return False
-    except StorageError:
+    except OSError:
         return False
     return True

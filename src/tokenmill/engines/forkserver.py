@@ -12,19 +12,23 @@ import os
 from collections.abc import Iterator
 from multiprocessing import forkserver
 
-PRELOAD_VARIABLE = "TOKENMILL_PRELOAD"  # "tokenizer encoder check"
+PRELOAD_VARIABLE = "TOKENMILL_PRELOAD"  # "tokenizer encoder check threads"
+THREADS_VARIABLE = "OPENBLAS_NUM_THREADS"
 
 
 def start_fork_server(tokenizer: str, encoder: str, check: bool) -> None:
     """Begin to open the encoder in the fork server; returns at once."""
+    theirs = getattr(forkserver._forkserver, "_preload_modules", ["__main__"])
     multiprocessing.set_forkserver_preload(["tokenmill.engines.preload"])
+    threads = os.environ.get(THREADS_VARIABLE, "-")
     with _environment(
         {
-            PRELOAD_VARIABLE: f"{tokenizer} {encoder} {'check' if check else 'no'}",
-            "OPENBLAS_NUM_THREADS": "1",  # no thread in a process that forks
+            PRELOAD_VARIABLE: f"{tokenizer} {encoder} {'check' if check else 'no'} {threads}",
+            THREADS_VARIABLE: "1",  # no thread in a process that forks
         }
     ):
         forkserver.ensure_running()
+    multiprocessing.set_forkserver_preload(theirs)  # a server of the caller's own is not ours
 
 
 @contextlib.contextmanager

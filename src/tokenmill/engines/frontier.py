@@ -49,6 +49,7 @@ class Frontier:
         self.state = State(streams=tuple(StreamState() for _ in rules))
         self._order: deque[SegmentJob] = deque()
         self._part = 0
+        self._segment_rows = 0  # of the source, before the segment at the frontier
         self._encoded: dict[UnitId, UnitSummary] = {}
         self._placed: dict[UnitId, tuple[UnitSummary, State]] = {}
         self._asked: UnitId | None = None
@@ -91,6 +92,8 @@ class Frontier:
             segment = self._order[0].segment
             unit = UnitId(segment.source, segment.number, self._part)
             before = self.state.entering(unit)
+            if unit.part == 0:
+                self._segment_rows = before.rows
             record = self.durable.pop(unit, None)
             if record is not None:
                 if record.before != before:
@@ -103,6 +106,13 @@ class Frontier:
             summary = self._encoded.pop(unit, None)
             if summary is None:
                 return
+            if summary.rows_before != before.rows - self._segment_rows:
+                raise TokenmillError(
+                    f"unit {unit} does not begin where the one before it ends (row "
+                    f"{self._segment_rows + summary.rows_before}, not {before.rows}): the source "
+                    "was cut differently when the earlier units were made",
+                    hint="run again with --overwrite to start anew",
+                )
             self._placed[unit] = (summary, before)
             after = self._after(summary, before)
             if after is None:

@@ -74,22 +74,25 @@ class _Worker:
         self.hung_up = False
         self.stats: dict[str, int] = {}
         self._to_place: deque[Place] = deque()
-        self._placing = 0
+        self.placing: deque[UnitId] = deque()  # sent and not yet written, in order
 
     def place(self, unit: UnitId, before: State) -> None:
+        if not self.placing:
+            self.heard = time.monotonic()  # an idle worker's silence counts from here
         self._to_place.append(Place(unit, before))
         self._send_places()
 
     def placed(self, unit: UnitId) -> None:
         self.held.discard(unit)
-        self._placing -= 1
+        self.placing.remove(unit)
         self._send_places()
 
     def _send_places(self) -> None:
         # Few at a time: with both pipes full, each side would wait for the other for ever.
-        while self._to_place and self._placing < MAX_PLACING:
-            self._placing += 1
-            self.send(self._to_place.popleft())
+        while self._to_place and len(self.placing) < MAX_PLACING:
+            place = self._to_place.popleft()
+            self.placing.append(place.unit)
+            self.send(place)
 
     def send(self, message: messages.ToWorker) -> None:
         # A dead worker's pipe is broken; its death is handled when its sentinel fires.
@@ -290,20 +293,23 @@ class LocalEngine:
             self.books.frontier.lost(unit)
         if worker.job is not None:
             lost.add(worker.job.key)
-            self._count_death(worker, worker.job, how)
+            self._count_death(worker.job, worker.part, how)
+        elif worker.placing:
+            unit = worker.placing[0]
+            self._count_death(self.jobs[(unit.source, unit.segment)], unit.part, how)
         for key in lost:
             heapq.heappush(self.retry, key)
         self.observer.note(f"a worker {how}; replaced, its work is done again")
         self._start_worker()
 
-    def _count_death(self, worker: _Worker, job: SegmentJob, how: str) -> None:
-        job.deaths[worker.part] = job.deaths.get(worker.part, 0) + 1
-        if job.deaths[worker.part] >= MAX_DEATHS:
+    def _count_death(self, job: SegmentJob, part: int, how: str) -> None:
+        job.deaths[part] = job.deaths.get(part, 0) + 1
+        if job.deaths[part] >= MAX_DEATHS:
             segment = job.segment
             source = self.plan.sources[segment.source]
             what = "row groups" if source.kind == "parquet" else "bytes"
             raise WorkerError(
-                f"{source.name}: a worker died twice on unit {segment.number}.{worker.part} "
+                f"{source.name}: a worker died twice on unit {segment.number}.{part} "
                 f"({what} {segment.start} to {segment.stop - 1}): it {how}",
                 hint="everything else done so far is kept; the same command resumes. More memory "
                 "(--memory), fewer --workers or --encoder reference may help",
@@ -319,7 +325,7 @@ class LocalEngine:
             elif now - worker.stopped_since > STOPPED_SECONDS:
                 self._kill(worker, "was stopped (SIGSTOP) and not continued")
                 continue
-            busy = worker.job is not None or not worker.ready
+            busy = worker.job is not None or not worker.ready or bool(worker.placing)
             patience = self.run_settings.stuck_seconds * max(1, worker.batch_bytes / PATIENT_BYTES)
             if busy and now - worker.heard > patience:
                 self._kill(worker, f"did nothing for {now - worker.heard:.0f} s")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from tokenmill.engines.forkserver import PRELOAD_VARIABLE
+from tokenmill.engines.forkserver import PRELOAD_VARIABLE, THREADS_VARIABLE
 
 
 def _preload() -> None:
@@ -18,16 +18,22 @@ def _preload() -> None:
     import gigatoken  # noqa: F401
     import pyarrow.parquet  # noqa: F401
 
-    from tokenmill.encoders.arrays import use_stand_in
+    from tokenmill.encoders.arrays import remove_stand_in, use_stand_in
     from tokenmill.encoders.unicode_gap import GAP
     from tokenmill.engines import worker
 
     use_stand_in()
-    if len(wanted) == 3:
-        tokenizer, encoder, check = wanted
+    if len(wanted) == 4:
+        tokenizer, encoder, check, threads = wanted
         worker.preload(tokenizer, encoder, GAP, check == "check")
+        # The caller may start processes of its own from this server: they get nothing of ours.
+        if threads == "-":
+            os.environ.pop(THREADS_VARIABLE, None)
+        else:
+            os.environ[THREADS_VARIABLE] = threads
+    remove_stand_in()
 
 
 # Whatever is wrong here will be wrong in the worker too, where it can be reported.
-with contextlib.suppress(Exception):
+with contextlib.suppress(BaseException):
     _preload()

@@ -22,20 +22,21 @@ from tokenmill.config import EncoderChoice, OnBadRow, PlanSettings
 from tokenmill.documents import (
     BadRow,
     Batch,
-    file_size_unchanged,
     lines_before,
     read_segment,
+    refuse_changed,
 )
 from tokenmill.encoders import EncoderStats, ExactEncoder
+from tokenmill.encoders.fast import U32
 from tokenmill.encoders.unicode_gap import Ranges
-from tokenmill.errors import BadRowError, SourceError, TokenmillError
+from tokenmill.errors import BadRowError, TokenmillError
 from tokenmill.formats import get_format
 from tokenmill.manifest import Counts, PieceRecord, State, UnitRecord
 from tokenmill.pack import CutRule, Packed, Packer, document_hash, streams_of
-from tokenmill.plan import UNIT_BYTES, Segment, UnitId
+from tokenmill.plan import BATCH_BYTES, UNIT_BYTES, Segment, UnitId
 from tokenmill.sources import Source
 from tokenmill.storage import Buffer, OutputFiles, Workspace, remove_file, write_spill
-from tokenmill.texts import count_strings
+from tokenmill.texts import I64, count_strings
 from tokenmill.tokenizer import get_encoding
 
 QUARANTINE_BYTES = 1 << 20  # of a bad row's content are kept; beyond, length and sha256 tell
@@ -63,6 +64,7 @@ class UnitSummary(msgspec.Struct, frozen=True, array_like=True):
 
     unit: UnitId
     last: bool
+    rows_before: int  # of its segment, in the units before it
     lines: int
     counts: Counts
     streams: tuple[tuple[int, int, int], ...]  # tokens, documents, runs
@@ -85,7 +87,8 @@ class EncodedUnit:
     def held_bytes(self) -> int:
         if self._packed is None:
             return 0
-        return sum(array.nbytes for packed in self._packed for array in packed)
+        aside = sum(len(bad.content) for bad in self.bad)
+        return aside + sum(array.nbytes for packed in self._packed for array in packed)
 
     def spill(self, path: Path) -> None:
         if self._packed is not None:
@@ -151,11 +154,7 @@ class UnitWorker:
         `progress(part, rows, size)` is called before each batch, so that a watcher knows what
         was under way if this process dies or sticks.
         """
-        if not file_size_unchanged(source):
-            raise SourceError(
-                f"{source.name}: changed while it was being read (its size is not what it was)",
-                hint="start again with the file as it should be",
-            )
+        refuse_changed(source)
         building = _Building(self, source, segment, 0)
         for batch in read_segment(source, segment, self.settings.text_column):
             if building.size >= UNIT_BYTES:
@@ -164,6 +163,7 @@ class UnitWorker:
                 building = building.successor()
             progress(building.part, batch.row_count, batch.size)
             building.add(batch, encode=building.part not in skip)
+        refuse_changed(source)
         if building.part not in skip:
             yield building.finish(last=True)
 
@@ -183,19 +183,22 @@ class UnitWorker:
         packer.add(ids, offsets, batch.positions, batch.rows)
         return count_strings(batch.texts, self.specials)
 
-    def _check(self, source: Source, batch: Batch, ids: object, offsets: object) -> None:
-        """Encode a document again with the reference: one byte in CHECK_SHARE, chosen by hash."""
+    def _check(self, source: Source, batch: Batch, ids: U32, offsets: I64) -> None:
+        """Encode whole documents again with the reference: one byte in CHECK_SHARE.
+
+        Which ones, a hash says. A long document may overdraw the credit, and is paid off by the
+        text that follows.
+        """
         self._credit = min(CHECK_BYTES, self._credit + batch.texts.size // CHECK_SHARE)
-        if self._credit < CHECK_BYTES // 4 or batch.texts.documents == 0:
+        if self._credit <= 0:
             return
-        order = np.argsort(document_hash(CHECK_SEED, source.number, batch.positions)[:64])
+        lengths = batch.texts.lengths
+        order = np.argsort(document_hash(CHECK_SEED, source.number, batch.positions))
         for index in order.tolist():
-            length = int(batch.texts.lengths[index])
-            if length > 0:
-                limit = self._credit
-                self.encoder.check(batch.texts, ids, offsets, index, limit)  # type: ignore[arg-type]
-                self._credit -= min(length, limit)
-            if self._credit < CHECK_BYTES // 4:
+            if 0 < lengths[index] <= BATCH_BYTES:
+                self.encoder.check(batch.texts, ids, offsets, index)
+                self._credit -= int(lengths[index])
+            if self._credit <= 0:
                 break
 
     def relieve_memory(self) -> None:
@@ -280,12 +283,14 @@ class _Building:
         self.bad: list[BadRow] = []
         self.first_row = -1  # of this unit, as its batches count them
         self.first_line = 0
+        self.rows_before = 0
         self.lines = 0
         self.size = 0
 
     def successor(self) -> _Building:
         following = _Building(self.worker, self.source, self.segment, self.part + 1)
         following.first_line = self.first_line + self.lines
+        following.rows_before = self.rows_before + self.counts.rows
         return following
 
     def add(self, batch: Batch, *, encode: bool) -> None:
@@ -320,7 +325,7 @@ class _Building:
         unit = UnitId(self.source.number, self.segment.number, self.part)
         streams = tuple((len(p.tokens), len(p.lengths), len(p.run_starts())) for p in packed)
         return EncodedUnit(
-            UnitSummary(unit, last, self.lines, self.counts, streams),
+            UnitSummary(unit, last, self.rows_before, self.lines, self.counts, streams),
             packed,
             self.bad,
             self.source.name,

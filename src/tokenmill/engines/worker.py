@@ -125,7 +125,9 @@ class _Loop:
         except TokenmillError as error:
             self._send(Failed(error.to_wire()))
             return False
-        except Exception as error:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic in native code is no Exception
             detail = "".join(traceback.format_exception(error)[-3:]).strip()
             message = f"in a worker: {type(error).__name__}: {error}\n{detail}"
             self._send(Failed(["TokenmillError", message, "this is a bug of tokenmill"]))

@@ -21,4 +21,4 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     file_name: Callable[[PlanSettings, str, int], str]  # split, number from 0 within the split
     trainer_glob: Callable[[PlanSettings], tuple[str, ...]]  # what the trainer would pick up
     max_shard_tokens: Callable[[PlanSettings], int | None]
-    load_lines: Callable[[PlanSettings, str], list[str]]  # code that reads the result
+    load_lines: Callable[[PlanSettings, str, str], list[str]]  # folder, file: how to read it

@@ -31,12 +31,12 @@ def _max_shard_tokens(settings: PlanSettings) -> int:
     return int((2**31 - 1 - HEADER_WORDS * 4) // np.dtype(settings.dtype).itemsize)
 
 
-def _load_lines(settings: PlanSettings, directory: str) -> list[str]:
+def _load_lines(settings: PlanSettings, directory: str, file: str) -> list[str]:
     lines = [
         f'# llm.c: -i "{directory}/{settings.name}_train_*.bin" '
         f'-j "{directory}/{settings.name}_val_*.bin"',
         "import numpy as np",
-        f"tokens = np.memmap({directory + '/' + _file_name(settings, 'train', 0)!r}, "
+        f"tokens = np.memmap({directory + '/' + file!r}, "
         f"dtype=np.{settings.dtype}, mode='r', offset=1024)",
     ]
     if settings.dtype != "uint16":

@@ -10,10 +10,10 @@ from tokenmill.config import PlanSettings
 from tokenmill.formats.base import Format
 
 
-def _load_lines(settings: PlanSettings, directory: str) -> list[str]:
+def _load_lines(settings: PlanSettings, directory: str, file: str) -> list[str]:
     lines = [
         "import numpy as np",
-        f"train = np.memmap({directory + '/train.bin'!r}, dtype=np.{settings.dtype}, mode='r')",
+        f"tokens = np.memmap({directory + '/' + file!r}, dtype=np.{settings.dtype}, mode='r')",
     ]
     if settings.dtype != "uint16":
         lines += [
