@@ -151,6 +151,23 @@ def test_units_that_would_not_fit_together_are_refused(
         tokenmill.prepare(path, tmp_path / "o", workers=0)
 
 
+def test_a_dictionary_of_long_rows_is_decoded_in_small_batches(tmp_path: Path) -> None:
+    """9000 rows of one 90 KB text: 90 KB in the file, 810 MB as text."""
+    text = "long words here " * 5800
+    table = pyarrow.table({"text": pyarrow.array([text] * 9000)})
+    pyarrow.parquet.write_table(table, tmp_path / "d.parquet")
+    assert (tmp_path / "d.parquet").stat().st_size < 100_000
+    source = find_sources([tmp_path / "d.parquet"], "text").sources[0]
+    rows = 0
+    for segment in segments_of(source, "text"):
+        for batch in read_segment(source, segment, "text"):
+            rows += batch.row_count
+            # What a batch is a slice of was decoded at once.
+            assert batch.texts.data.nbytes < 100 << 20
+            if rows > 2000:
+                return
+
+
 def test_blank_lines_are_no_rows_and_a_bom_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"text": "a"}\r\n\n  \n{"text": "b"}\n\n{"text": "c"}')

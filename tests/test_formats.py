@@ -144,6 +144,26 @@ def test_empty_documents_are_lone_separators_or_dropped_and_counted(tmp_path: Pa
     assert np.fromfile(tmp_path / "d/train.bin", np.uint16).tolist() == [64, 50256, 65, 50256]
 
 
+@pytest.mark.parametrize("val", ["none", "docs:3", "tokens:5", "0.5"])
+def test_documents_of_the_splits_add_up_even_if_they_are_empty(val: str, tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "x.parquet", ["", "a b c", "", "", "d e f g", "", "h", ""])
+    result = tokenmill.prepare(path, tmp_path / "o", val=val, eot="none", workers=0)
+    assert sum(split.documents for split in result.manifest.splits) == 8
+    dataset = tokenmill.open_dataset(tmp_path / "o")
+    for split in dataset.values():
+        joined = [t for d in split.documents for t in d.tolist()]
+        assert joined == split.tokens[:].tolist()
+
+
+def test_shards_numbered_beyond_a_million_stay_in_order(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "x.parquet", [f"{i} " + "a b " * 300_000 for i in range(4)])
+    tokenmill.prepare(
+        path, tmp_path / "o", format="llmc", val="none", cut="document", shard_tokens=1, workers=0
+    )
+    documents = tokenmill.open_dataset(tmp_path / "o")["train"].documents
+    assert [int(d[1]) for d in documents] == [15, 16, 17, 18]  # "0", "1", "2", "3"
+
+
 def test_special_strings_in_documents_are_text_and_counted(tmp_path: Path) -> None:
     path = write_parquet(
         tmp_path / "x.parquet",

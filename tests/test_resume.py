@@ -318,6 +318,36 @@ def test_a_change_that_sampling_misses_is_found_on_resume(
         tokenmill.prepare(path, tmp_path / "p", workers=2)
 
 
+def test_a_large_input_written_to_since_is_not_taken_for_unchanged(
+    large_inputs: list[Path], tmp_path: Path
+) -> None:
+    """Only samples of it are hashed: a change between them shows in its time alone."""
+    path = tmp_path / "b.jsonl"
+    path.write_bytes(large_inputs[1].read_bytes())
+    tokenmill.prepare(path, tmp_path / "o", workers=2)
+    os.utime(path, (5, 5))
+    with pytest.raises(RefusedError, match=r"b.jsonl: was written to after"):
+        tokenmill.prepare(path, tmp_path / "o", workers=2)
+
+
+def test_an_input_changed_in_mid_run_is_never_committed(
+    large_inputs: list[Path], tmp_path: Path
+) -> None:
+    from tokenmill.engines.observer import Observer, Snapshot
+    from tokenmill.errors import SourceError
+
+    path = tmp_path / "b.jsonl"
+    path.write_bytes(large_inputs[1].read_bytes())
+
+    class Meddler(Observer):
+        def update(self, snapshot: Snapshot) -> None:
+            path.write_bytes(path.read_bytes().replace(b"human", b"humEn"))
+
+    with pytest.raises(SourceError, match="changed while it was being read"):
+        tokenmill.prepare(path, tmp_path / "o", workers=0, observer=Meddler())
+    assert not (tmp_path / "o" / "manifest.json").exists()
+
+
 def test_a_finished_dataset_says_so_and_exits_0(inputs: list[Path], tmp_path: Path) -> None:
     first = command("prepare", *inputs, "-o", tmp_path / "o")
     assert first.returncode == 0, first.stderr

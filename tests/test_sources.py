@@ -125,6 +125,21 @@ def test_the_output_folder_inside_an_input_folder_is_no_input(tmp_path: Path) ->
         tokenmill.prepare(tmp_path / "out" / "*.json", tmp_path / "out", workers=0)
 
 
+def test_what_is_no_regular_file_is_refused_and_links_to_folders_are_listed(
+    tmp_path: Path,
+) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with pytest.raises(InputError, match="not a regular file"):
+        names(tmp_path / "pipe.jsonl")
+    folder = tmp_path / "d"
+    folder.mkdir()
+    write_jsonl(folder / "x.jsonl", ["a"])
+    (folder / "link").symlink_to(tmp_path)
+    found = find_sources([folder], "text")
+    assert [s.name for s in found.sources] == ["x.jsonl"]
+    assert [s.reason for s in found.skipped] == ["a link to a folder"]
+
+
 def test_an_empty_glob_a_missing_file_and_an_empty_folder_are_errors(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no file matches"):
         names(tmp_path / "*.parquet")

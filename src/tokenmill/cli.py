@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -24,6 +25,8 @@ def _examples(*lines: str) -> str:
 
 def main() -> None:
     """Entry point: our errors become a message and an exit code, never a traceback."""
+    sys.stdout = sys.stdout or io.StringIO()  # closed by the caller: print to nowhere
+    sys.stderr = sys.stderr or io.StringIO()
     try:
         status = cli.main(standalone_mode=False)
     except TokenmillError as error:

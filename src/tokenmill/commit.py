@@ -192,7 +192,10 @@ def _token_files(
                 )
                 named.append((entry, file))
                 token += tokens
-            documents = _documents_between(files, name, state.documents, first, token)
+            last = split == stream[-1]
+            documents = _documents_between(
+                files, name, state.documents, first, None if last else token
+            )
             splits.append(
                 SplitEntry(
                     name=split,
@@ -220,25 +223,32 @@ def _check_limit(fmt: Format, plan: Plan, tokens: int, name: str) -> None:
         )
 
 
-def _documents_between(files: OutputFiles, stream: str, count: int, first: int, end: int) -> int:
-    """Documents with a token in [first, end), by bisection in the index of ends.
+def _documents_between(
+    files: OutputFiles, stream: str, count: int, first: int, end: int | None
+) -> int:
+    """Documents of a split, tokens [first, end) of its stream, by bisection in the ends.
 
     A document cut in two by an exact shard border counts on both sides.
     """
-    if first == end:
-        return 0
 
-    def ends_at_or_before(token: int) -> int:
+    def end_of(document: int) -> int:
+        return int.from_bytes(files.read(f"{stream}.ends", document * 8, 8), "little")
+
+    def ended_by(token: int) -> int:
         low, high = 0, count
         while low < high:
             middle = (low + high) // 2
-            value = int.from_bytes(files.read(f"{stream}.ends", middle * 8, 8), "little")
-            low, high = (middle + 1, high) if value <= token else (low, middle)
+            low, high = (middle + 1, high) if end_of(middle) <= token else (low, middle)
         return low
 
-    before = ends_at_or_before(first) if first else 0
-    through = ends_at_or_before(end - 1)
-    return through + 1 - before
+    before = ended_by(first) if first else 0
+    if end is None:
+        return count - before
+    if end == first:
+        return 0
+    through = ended_by(end)
+    cut_in_two = through < count and (through == 0 or end_of(through - 1) < end)
+    return through + cut_in_two - before
 
 
 def _index_files(plan: Plan, grown: dict[str, _Grown]) -> list[Named]:

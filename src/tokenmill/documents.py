@@ -8,6 +8,8 @@ or quarantines. Nothing is repaired and nothing is lost: every row is in `texts`
 from __future__ import annotations
 
 import functools
+import hashlib
+import itertools
 import lzma
 import os
 import zlib
@@ -22,8 +24,8 @@ from tokenmill.plan import BATCH_BYTES, Segment, text_sizes
 from tokenmill.sources import BOM, Source, open_parquet, open_stream
 from tokenmill.texts import I64, Texts, from_bytes
 
-# A dictionary-encoded column says nothing of how long its rows are once decoded.
-MAX_BATCH_ROWS = 8192
+MAX_BATCH_ROWS = 1 << 16
+DICTIONARY_BYTES = 2 << 20  # writers give a dictionary up at about 1 MB
 
 
 class BadRow(NamedTuple):
@@ -31,6 +33,15 @@ class BadRow(NamedTuple):
     line: int  # counted from the segment's first line; -1 where there are no lines
     reason: str
     content: bytes
+    length: int = -1  # of the content before it was cut for keeping; -1: it was not
+    sha256: str = ""
+
+    def cut(self, limit: int) -> BadRow:
+        """What is kept of a long one: its beginning, its length and its hash."""
+        if len(self.content) <= limit:
+            return self
+        digest = hashlib.sha256(self.content).hexdigest()
+        return self._replace(content=self.content[:limit], length=len(self.content), sha256=digest)
 
 
 class Batch(NamedTuple):
@@ -65,18 +76,17 @@ def read_segment(source: Source, segment: Segment, text_column: str) -> Iterator
 def _read_parquet(source: Source, segment: Segment, text_column: str) -> Iterator[Batch]:
     import pyarrow
 
-    metadata, groups, sizes = _footer(source.path, source.mtime_ns, text_column)
+    metadata, starts, sizes = _footer(source.path, source.mtime_ns, text_column)
     with open_parquet(source.path, metadata) as file:
         for group in range(segment.start, segment.stop):
             try:
                 yield from _in_range(
-                    _read_row_group(file, group, sum(groups[:group]), sizes[group], text_column),
-                    segment,
+                    _read_row_group(file, group, starts[group], sizes[group], text_column), segment
                 )
             except (OSError, pyarrow.ArrowException) as error:
-                last = sum(groups[: group + 1]) - 1
                 raise SourceError(
-                    f"{source.name}: row group {group} (rows {last + 1 - groups[group]} to {last}) "
+                    f"{source.name}: row group {group} "
+                    f"(rows {starts[group]} to {starts[group + 1] - 1}) "
                     f"cannot be read: {error}",
                     hint="the file is damaged: download it again and compare its checksum",
                 ) from None
@@ -84,19 +94,25 @@ def _read_parquet(source: Source, segment: Segment, text_column: str) -> Iterato
 
 @functools.lru_cache(maxsize=2)
 def _footer(path: str, mtime_ns: int, text_column: str) -> tuple[Any, list[int], list[int]]:
-    """Metadata, rows and text sizes of a file's row groups, kept: it is read in many segments."""
+    """Metadata, first rows and text sizes of row groups, kept: a file is read in many segments."""
     with open_parquet(path) as file:
         metadata = file.metadata
-    groups = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
-    return metadata, groups, text_sizes(metadata, text_column)
+    counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+    starts = list(itertools.accumulate(counts, initial=0))
+    return metadata, starts, text_sizes(metadata, text_column)
 
 
 def _read_row_group(
     file: Any, group: int, first_row: int, size: int, text_column: str
 ) -> Iterator[Batch]:
-    average = max(1, size // max(1, file.metadata.row_group(group).num_rows))
+    rows = max(1, file.metadata.row_group(group).num_rows)
+    batch_rows = max(1, BATCH_BYTES // max(1, size // rows))
+    if size < DICTIONARY_BYTES + 4 * rows:
+        # Perhaps all rows are in a dictionary and decode to many times this size, but none to
+        # more than all of it.
+        batch_rows = min(batch_rows, max(1, 16 * BATCH_BYTES // max(1, size)))
     for records in file.iter_batches(
-        batch_size=max(1, min(MAX_BATCH_ROWS, BATCH_BYTES // average)),
+        batch_size=min(MAX_BATCH_ROWS, batch_rows),
         row_groups=[group],
         columns=[text_column],
         use_threads=False,

@@ -97,7 +97,23 @@ def _remove_old(workspace: Workspace) -> None:
 def _finished(plan: Plan, workspace: Workspace) -> Manifest:
     manifest = Manifest.load(workspace.manifest)
     _refuse_difference(manifest.plan, plan, workspace, "holds a dataset made with another plan")
+    _refuse_touched(plan, workspace)
     return manifest
+
+
+def _refuse_touched(plan: Plan, workspace: Workspace) -> None:
+    """Of a large file only samples are compared: one written to since may have changed."""
+    try:
+        made_from = msgspec.json.decode((workspace.output / "run.json").read_bytes())["sources"]
+    except (OSError, msgspec.DecodeError, KeyError, TypeError):
+        return
+    for source in plan.sources:
+        then = made_from.get(source.name, {}).get("mtime_ns", source.mtime_ns)
+        if source.fingerprint.startswith("xxh3-sampled") and then != source.mtime_ns:
+            raise RefusedError(
+                f"{source.name}: was written to after {workspace.output} was made from it",
+                hint="if its content is the same, give it its old time; else use --overwrite",
+            )
 
 
 def _refuse_difference(old: dict[str, Any], plan: Plan, workspace: Workspace, what: str) -> None:

@@ -22,7 +22,7 @@ Array = npt.NDArray[Any]
 def open_dataset(directory: str | os.PathLike[str]) -> Dataset:
     """A finished dataset: `ds["train"].tokens[i:j]`, `ds["train"].documents[i]`, `len()`."""
     path = Path(directory) / "manifest.json"
-    if not path.exists():
+    if not path.is_file():
         raise UsageError(
             f"{directory}: no manifest.json, so no finished dataset",
             hint="an unfinished one is completed by the same `tokenmill prepare` command",

@@ -172,6 +172,10 @@ def make_plan(
 
 def plan_settings(options: Options, output: str | os.PathLike[str]) -> PlanSettings:
     """The format's defaults under what was asked for, and what cannot be refused."""
+    if os.fsencode(output).decode(errors="ignore") != os.fspath(output):
+        raise UsageError(f"{output!r}: not a name in UTF-8")
+    if any(letter in options.text_column for letter in '"\\') or not options.text_column:
+        raise UsageError(f"--text-column {options.text_column!r}: cannot be a column's name")
     fmt = get_format(options.format)
     encoding = get_encoding(options.tokenizer)
     eot = _one_of("--eot", options.eot or fmt.eot, ("append", "prepend", "none"))

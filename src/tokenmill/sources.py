@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from stat import S_ISREG
 from typing import IO, Any, Literal
 
 import msgspec
@@ -100,7 +101,13 @@ def find_sources(
         sources = list(
             pool.map(lambda item: _identify(item[0], item[1], root, text_column), enumerate(paths))
         )
-    return Found(tuple(sources), tuple(skipped))
+    shown = [Skipped(_printable(s.path), s.reason) for s in skipped]
+    return Found(tuple(sources), tuple(shown))
+
+
+def _printable(path: str) -> str:
+    """A path that can be printed and put into JSON, whatever bytes it is made of."""
+    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def _expand(argument: str, skipped: list[Skipped]) -> list[str]:
@@ -189,6 +196,8 @@ def _identify(number: int, path: str, root: str, text_column: str) -> Source:
         raise InputError(f"{path!r}: a file name that is not UTF-8", hint="rename it") from None
     try:
         stat = os.stat(path)
+        if not S_ISREG(stat.st_mode):
+            raise InputError(f"{path}: not a regular file")
         with open(path, "rb") as file:
             _check_magic(path, kind, compression, stat.st_size, file)
             fingerprint = _fingerprint(file, stat.st_size)
@@ -317,7 +326,8 @@ def _check_parquet(path: str, text_column: str) -> int:
                 f"{path}: no column {text_column!r}",
                 hint=f"columns are: {', '.join(schema.names)}; choose one with --text-column",
             )
-        if schema.names.count(text_column) > 1:
+        paths = [file.metadata.schema.column(i).path for i in range(file.metadata.num_columns)]
+        if schema.names.count(text_column) > 1 or paths.count(text_column) > 1:
             raise InputError(f"{path}: more than one column is called {text_column!r}")
         kind = schema.field(text_column).type
         if not is_text_type(kind):

@@ -44,7 +44,7 @@ def verify(directory: str | os.PathLike[str], *, threads: int | None = None) -> 
     began = time.monotonic()
     root = Path(directory)
     path = root / "manifest.json"
-    if not path.exists():
+    if not path.is_file():
         raise UsageError(
             f"{root}: no manifest.json, so no finished dataset",
             hint="an unfinished one is completed by the same `tokenmill prepare` command",

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 from collections.abc import Iterator
 from multiprocessing import forkserver
+from typing import Any
 
 PRELOAD_VARIABLE = "TOKENMILL_PRELOAD"  # "tokenizer encoder check threads"
 THREADS_VARIABLE = "OPENBLAS_NUM_THREADS"
@@ -27,8 +28,21 @@ def start_fork_server(tokenizer: str, encoder: str, check: bool) -> None:
             THREADS_VARIABLE: "1",  # no thread in a process that forks
         }
     ):
+        _forget_inherited_server()
         forkserver.ensure_running()
     multiprocessing.set_forkserver_preload(theirs)  # a server of the caller's own is not ours
+
+
+def _forget_inherited_server() -> None:
+    """In a process forked from one that had a fork server: that one is not our child."""
+    global _owner
+    if _owner not in (0, os.getpid()):
+        server: Any = forkserver._forkserver
+        server._forkserver_pid = server._forkserver_address = server._forkserver_alive_fd = None
+    _owner = os.getpid()
+
+
+_owner = 0
 
 
 @contextlib.contextmanager

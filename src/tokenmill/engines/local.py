@@ -41,7 +41,7 @@ from tokenmill.engines.messages import (
 )
 from tokenmill.engines.observer import Observer, Snapshot
 from tokenmill.engines.unit import Job
-from tokenmill.errors import WorkerError, from_wire
+from tokenmill.errors import UsageError, WorkerError, from_wire
 from tokenmill.manifest import State
 from tokenmill.plan import Plan, UnitId
 
@@ -125,6 +125,10 @@ class LocalEngine:
 
     def run(self, jobs: Iterator[SegmentJob]) -> dict[str, int]:
         """Until every unit is written. Workers never outlive this call."""
+        if multiprocessing.current_process().daemon:
+            raise UsageError(
+                "a daemonic process may not start workers", hint="use workers=0 in here"
+            )
         try:
             for _ in range(self.run_settings.workers):
                 self._start_worker()
@@ -366,8 +370,19 @@ def _reap(worker: _Worker) -> None:
     if worker.process.exitcode is None:
         with contextlib.suppress(OSError):
             os.kill(worker.process.pid, signal.SIGKILL)
+        _end_stopped_fork_server()
         worker.process.join(1.0)
     worker.pipe.close()
+
+
+def _end_stopped_fork_server() -> None:
+    """It would never tell of a worker's end, neither to us nor to the interpreter's own exit."""
+    from multiprocessing import forkserver
+
+    pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
+    if pid is not None and _process_state(pid, 0)[0] == "T":
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager
@@ -376,16 +391,11 @@ def _fork_server_watched() -> Iterator[None]:
 
     Its end breaks the connection, the start fails, and the next attempt makes another server.
     """
-    from multiprocessing import forkserver
-
     done = threading.Event()
 
     def watch() -> None:
         while not done.wait(STOPPED_SECONDS):
-            pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
-            if pid is not None and _process_state(pid, 0)[0] == "T":
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
+            _end_stopped_fork_server()
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -430,9 +440,13 @@ def _main_module_hidden() -> Iterator[None]:
     A worker needs nothing of it, and a script without an `if __name__ == "__main__"` guard would
     start itself again in each.
     """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
+    with _main_lock:  # or two threads would put back each other's stand-in
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
+
+
+_main_lock = threading.Lock()

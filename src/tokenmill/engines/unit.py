@@ -7,7 +7,6 @@ an engine puts it; it knows nothing of other units.
 from __future__ import annotations
 
 import base64
-import hashlib
 import os
 import resource
 import sys
@@ -92,8 +91,9 @@ class EncodedUnit:
 
     def spill(self, path: Path) -> None:
         if self._packed is not None:
-            write_spill(path, [array for packed in self._packed for array in packed])
-            self._packed, self._spill = None, path
+            aside = np.frombuffer(msgspec.msgpack.encode(self.bad), np.uint8)
+            write_spill(path, [array for packed in self._packed for array in packed] + [aside])
+            self._packed, self._spill, self.bad = None, path, []
 
     def packed(self) -> list[Packed]:
         if self._packed is not None:
@@ -111,6 +111,7 @@ class EncodedUnit:
                         np.fromfile(file, np.int64, documents),
                     )
                 )
+            self.bad = msgspec.msgpack.decode(file.read(), type=list[BadRow])
         return result
 
     def forget(self) -> None:
@@ -305,7 +306,9 @@ class _Building:
             raise bad_row_error(self.source, self.segment, batch.bad[0])
         # Rows from here on count from the unit's first row, lines likewise.
         self.bad += [
-            bad._replace(row=bad.row - self.first_row, line=_relative(bad.line, self.first_line))
+            bad.cut(QUARANTINE_BYTES)._replace(
+                row=bad.row - self.first_row, line=_relative(bad.line, self.first_line)
+            )
             for bad in batch.bad
         ]
         self.counts.quarantined += len(batch.bad)
@@ -364,15 +367,14 @@ def bad_row_error(source: Source, segment: Segment, bad: BadRow) -> BadRowError:
 
 
 def _quarantine_line(bad: BadRow, before: State, source: str) -> bytes:
-    content = bad.content
     record: dict[str, object] = {"source": source, "row": before.rows + bad.row}
     if bad.line >= 0:
         record["line"] = before.lines + bad.line + 1
     record["reason"] = bad.reason
-    record["bytes"] = base64.b64encode(content[:QUARANTINE_BYTES]).decode()
-    record["length"] = len(content)
-    if len(content) > QUARANTINE_BYTES:
-        record["sha256"] = hashlib.sha256(content).hexdigest()
+    record["bytes"] = base64.b64encode(bad.content).decode()
+    record["length"] = len(bad.content) if bad.length < 0 else bad.length
+    if bad.sha256:
+        record["sha256"] = bad.sha256
     return msgspec.json.encode(record) + b"\n"
 
 

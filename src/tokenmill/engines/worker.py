@@ -54,7 +54,6 @@ def main(connection: Any, job: bytes, inherited: list[Any]) -> None:
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError, _Stopped):
         _Loop(connection, msgspec.msgpack.decode(job, type=Job)).run()
     # No clean-up of other people's state: a forked child must not run the parent's exit handlers.
-    sys.stdout.flush()
     os._exit(0)
 
 
