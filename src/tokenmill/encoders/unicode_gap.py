@@ -5,7 +5,7 @@ holds one of the code points between the two may be split differently, so it goe
 reference. Almost no document does, and the scan looks only for the lead bytes involved.
 
 The table is for the versions named here and a test recomputes it; for any other pair of versions
-`find_gap` computes it when the encoder is opened (half a minute, once, in the coordinator).
+`find_gap` computes it when the encoder is opened (half a minute, at every start).
 """
 
 from __future__ import annotations
