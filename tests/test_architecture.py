@@ -115,3 +115,15 @@ def test_the_project_speaks_of_itself_alone() -> None:
             continue
         match = pattern.search(path.read_text(errors="ignore"))
         assert match is None, f"{name}: {match and match[0]}"
+
+
+def test_the_readme_has_no_blanks_and_names_every_format_and_tokenizer() -> None:
+    from tokenmill.formats import FORMATS
+    from tokenmill.tokenizer import ENCODINGS
+
+    readme = (ROOT / "README.md").read_text()
+    assert not re.findall(r"@[A-Z]+@|TODO|FIXME", readme)
+    for name in (*FORMATS, *ENCODINGS):
+        assert f"`{name}`" in readme or f" {name}`" in readme or f"tokenizer {name}" in readme
+    for link in re.findall(r"\]\(([^)#]+)\)", readme):
+        assert (ROOT / link).exists(), link
