@@ -77,12 +77,18 @@ def _read_parquet(source: Source, segment: Segment, text_column: str) -> Iterato
     import pyarrow
 
     metadata, starts, sizes = _footer(source.path, source.mtime_ns, text_column)
-    with open_parquet(source.path, metadata) as file:
+    with (
+        open_parquet(source.path, metadata) as plain,
+        open_parquet(source.path, metadata, text_column) as as_dictionary,
+    ):
         for group in range(segment.start, segment.stop):
+            size, rows = sizes[group], starts[group + 1] - starts[group]
             try:
-                yield from _in_range(
-                    _read_row_group(file, group, starts[group], sizes[group], text_column), segment
-                )
+                if size < DICTIONARY_BYTES + 4 * rows:
+                    columns = _dictionary_slices(as_dictionary, group, text_column)
+                else:
+                    columns = _record_batches(plain, group, size // max(1, rows), text_column)
+                yield from _in_range(_batches(columns, starts[group]), segment)
             except (OSError, pyarrow.ArrowException) as error:
                 raise SourceError(
                     f"{source.name}: row group {group} "
@@ -102,23 +108,43 @@ def _footer(path: str, mtime_ns: int, text_column: str) -> tuple[Any, list[int],
     return metadata, starts, text_sizes(metadata, text_column)
 
 
-def _read_row_group(
-    file: Any, group: int, first_row: int, size: int, text_column: str
-) -> Iterator[Batch]:
-    rows = max(1, file.metadata.row_group(group).num_rows)
-    batch_rows = max(1, BATCH_BYTES // max(1, size // rows))
-    if size < DICTIONARY_BYTES + 4 * rows:
-        # Perhaps all rows are in a dictionary and decode to many times this size, but none to
-        # more than all of it.
-        batch_rows = min(batch_rows, max(1, 16 * BATCH_BYTES // max(1, size)))
+def _batches(columns: Iterator[Any], first_row: int) -> Iterator[Batch]:
+    for column in columns:
+        yield from _split(_arrow_batch(column, first_row))
+        first_row += len(column)
+
+
+def _record_batches(file: Any, group: int, average: int, text_column: str) -> Iterator[Any]:
     for records in file.iter_batches(
-        batch_size=min(MAX_BATCH_ROWS, batch_rows),
+        batch_size=max(1, min(MAX_BATCH_ROWS, BATCH_BYTES // (average + 1))),
         row_groups=[group],
         columns=[text_column],
         use_threads=False,
     ):
-        yield from _split(_arrow_batch(records.column(0), first_row))
-        first_row += len(records)
+        yield records.column(0)
+
+
+def _dictionary_slices(file: Any, group: int, text_column: str) -> Iterator[Any]:
+    """A row group small enough to be one dictionary, in slices of BATCH_BYTES once decoded.
+
+    Its rows may all stand in the dictionary once and decode to a thousand times its size.
+    """
+    from pyarrow import compute
+
+    table = file.read_row_group(group, columns=[text_column], use_threads=False)
+    for chunk in table.column(0).chunks:
+        if not hasattr(chunk, "dictionary"):
+            yield chunk
+            continue
+        sizes = compute.binary_length(chunk.dictionary).to_numpy(zero_copy_only=False)
+        places = chunk.indices.fill_null(0).to_numpy(zero_copy_only=False)
+        ends = np.cumsum(sizes[places]) if len(sizes) else np.zeros(len(chunk), np.int64)
+        start = done = 0
+        while start < len(chunk):
+            stop = int(np.searchsorted(ends, done + BATCH_BYTES, side="right"))
+            stop = min(len(chunk), max(start + 1, stop))
+            yield chunk.slice(start, stop - start)
+            start, done = stop, int(ends[stop - 1])
 
 
 def _in_range(batches: Iterator[Batch], segment: Segment) -> Iterator[Batch]:

@@ -284,13 +284,21 @@ def _fingerprint(file: IO[bytes], size: int) -> str:
     return "xxh3-sampled:" + digest.hexdigest()
 
 
-def open_parquet(path: str, metadata: Any = None) -> Any:
-    """A pyarrow ParquetFile that checks page checksums where there are any."""
+def open_parquet(path: str, metadata: Any = None, dictionary: str = "") -> Any:
+    """A pyarrow ParquetFile that checks page checksums where there are any.
+
+    The column named by `dictionary` is left as one where it is stored as one.
+    """
     import pyarrow
     from pyarrow import parquet
 
     try:
-        return parquet.ParquetFile(path, metadata=metadata, page_checksum_verification=True)
+        return parquet.ParquetFile(
+            path,
+            metadata=metadata,
+            read_dictionary=[dictionary] if dictionary else None,
+            page_checksum_verification=True,
+        )
     except (OSError, pyarrow.ArrowException) as error:
         raise SourceError(
             f"{path}: the parquet footer cannot be read: {error}",
