@@ -158,6 +158,7 @@ def test_a_killed_or_stopped_fork_server_does_not_hang_the_run(
     process = start(large_inputs, tmp_path / "o", FORMATS["nanogpt"])
     while not workers_of(process.pid):
         time.sleep(0.01)
+        assert process.poll() is None
     worker = workers_of(process.pid)[0]
     os.kill(worker.ppid(), sign)
     worker.kill()
@@ -416,6 +417,7 @@ def test_a_second_coordinator_is_refused_with_the_first_ones_process_id(
     process = start(large_inputs, output, [])
     while not (output / ".tokenmill" / "plan.json").exists():
         time.sleep(0.02)
+        assert process.poll() is None
     try:
         with pytest.raises(RefusedError, match=rf"process {process.pid}\)"):
             tokenmill.prepare(large_inputs, output, workers=0)
