@@ -386,9 +386,10 @@ def test_overwrite_removes_nothing_that_is_not_ours(inputs: list[Path], tmp_path
     for name in ("manifest.json", "run.json"):
         (output / name).unlink()
     (output / ".tokenmill").mkdir()  # as if a job had begun, and then a file came
-    with pytest.raises(RefusedError, match="in the way"):
-        tokenmill.prepare(inputs, output, workers=0)
-    assert (output / "train.bin").read_text() == "somebody else's"
+    for overwrite in (False, True):  # the commit names train.bin, but has not published it
+        with pytest.raises(RefusedError, match="in the way"):
+            tokenmill.prepare(inputs, output, workers=0, overwrite=overwrite)
+        assert (output / "train.bin").read_text() == "somebody else's"
 
 
 def test_a_crash_while_overwriting_is_completed(

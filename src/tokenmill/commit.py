@@ -97,10 +97,18 @@ def read_commit(workspace: Workspace) -> Commit:
         decision = msgspec.json.decode(workspace.commit.read_bytes(), type=Commit)
     except (OSError, msgspec.DecodeError) as error:
         raise StorageError(
-            f"{workspace.commit}: cannot be read: {error}", hint="use --overwrite to start anew"
+            f"{workspace.commit}: cannot be read: {error}",
+            hint="which files are its own cannot be told: look into the folder, remove it by hand",
         ) from None
     Manifest.decode(decision.manifest.encode(), str(workspace.commit))  # its own checksum
     return decision
+
+
+def published(workspace: Workspace, decision: Commit) -> list[str]:
+    """Of the files a commit names, those that have left the work folder: only they are ours."""
+    return [
+        path for path, working in decision.names.items() if not (workspace.files / working).exists()
+    ]
 
 
 def roll_forward(workspace: Workspace, decision: Commit) -> Manifest:

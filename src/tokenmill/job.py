@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from tokenmill.commit import read_commit, roll_forward
+from tokenmill.commit import published, read_commit, roll_forward
 from tokenmill.config import RunSettings
 from tokenmill.engines.books import Books, check_pieces
 from tokenmill.errors import RefusedError, VerificationError
@@ -89,7 +89,7 @@ def _remove_old(workspace: Workspace) -> None:
     if workspace.removing.exists():
         names += [entry.path for entry in Manifest.load(workspace.removing).files]
     if workspace.commit.exists():
-        names += list(read_commit(workspace).names)
+        names += published(workspace, read_commit(workspace))
     workspace.finish_removal([*names, "run.json"] if names else [])
     workspace.clear_work()
 

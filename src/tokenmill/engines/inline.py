@@ -28,7 +28,7 @@ def run_inline(
         if not segment_job.complete:
             source = plan.sources[segment.source]
 
-            def progress(part: int, rows: int, size: int) -> None:
+            def progress(part: int, size: int) -> None:
                 check_interrupt()
 
             for encoded in worker.encode_segment(source, segment, segment_job.written, progress):

@@ -38,10 +38,9 @@ class Ready(_Message, frozen=True):
 
 
 class Progress(_Message, frozen=True):
-    """About to work on a batch: of which unit, how many rows and bytes."""
+    """About to work on a batch: of which unit, how many bytes."""
 
     part: int
-    rows: int
     size: int
 
 

@@ -7,6 +7,7 @@ an engine puts it; it knows nothing of other units.
 from __future__ import annotations
 
 import base64
+import itertools
 import os
 import resource
 import sys
@@ -148,11 +149,11 @@ class UnitWorker:
         source: Source,
         segment: Segment,
         skip: Collection[int],
-        progress: Callable[[int, int, int], None],
+        progress: Callable[[int, int], None],
     ) -> Iterator[EncodedUnit]:
         """The segment's units in order, those in `skip` left out.
 
-        `progress(part, rows, size)` is called before each batch, so that a watcher knows what
+        `progress(part, size)` is called before each batch, so that a watcher knows what
         was under way if this process dies or sticks.
         """
         refuse_changed(source)
@@ -162,7 +163,7 @@ class UnitWorker:
                 if building.part not in skip:
                     yield building.finish(last=False)
                 building = building.successor()
-            progress(building.part, batch.row_count, batch.size)
+            progress(building.part, batch.size)
             building.add(batch, encode=building.part not in skip)
         refuse_changed(source)
         if building.part not in skip:
@@ -187,15 +188,15 @@ class UnitWorker:
     def _check(self, source: Source, batch: Batch, ids: U32, offsets: I64) -> None:
         """Encode whole documents again with the reference: one byte in CHECK_SHARE.
 
-        Which ones, a hash says. A long document may overdraw the credit, and is paid off by the
-        text that follows.
+        A hash says where in the batch to begin. A long document may overdraw the credit, and is
+        paid off by the text that follows.
         """
         self._credit = min(CHECK_BYTES, self._credit + batch.texts.size // CHECK_SHARE)
-        if self._credit <= 0:
+        if self._credit <= 0 or batch.texts.documents == 0:
             return
-        lengths = batch.texts.lengths
-        order = np.argsort(document_hash(CHECK_SEED, source.number, batch.positions))
-        for index in order.tolist():
+        lengths, count = batch.texts.lengths, batch.texts.documents
+        begin = int(document_hash(CHECK_SEED, source.number, batch.positions[:1])[0] % count)
+        for index in itertools.chain(range(begin, count), range(begin)):
             if 0 < lengths[index] <= BATCH_BYTES:
                 self.encoder.check(batch.texts, ids, offsets, index)
                 self._credit -= int(lengths[index])

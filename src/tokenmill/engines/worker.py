@@ -90,8 +90,8 @@ class _Loop:
                 raise _Stopped
 
     def _work(self, work: Work) -> None:
-        def progress(part: int, rows: int, size: int) -> None:
-            self._send(Progress(part, rows, size))
+        def progress(part: int, size: int) -> None:
+            self._send(Progress(part, size))
             self._drain()
 
         for encoded in self.worker.encode_segment(work.source, work.segment, work.skip, progress):
