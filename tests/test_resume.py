@@ -298,13 +298,17 @@ def test_changed_inputs_are_refused(tmp_path: Path, texts: list[str]) -> None:
         tokenmill.prepare(path, tmp_path / "o")
 
 
-def test_a_change_that_sampling_misses_is_found_on_resume(
-    large_inputs: list[Path], tmp_path: Path
-) -> None:
-    """A touched file's units are done again and must come out the same."""
+@pytest.fixture
+def own_copy(large_inputs: list[Path], tmp_path: Path) -> Path:
+    """A large input that a test may change."""
     path = tmp_path / "b.jsonl"
-    content = large_inputs[1].read_bytes()
-    path.write_bytes(content)
+    path.write_bytes(large_inputs[1].read_bytes())
+    return path
+
+
+def test_a_change_that_sampling_misses_is_found_on_resume(own_copy: Path, tmp_path: Path) -> None:
+    """A touched file's units are done again and must come out the same."""
+    path, content = own_copy, own_copy.read_bytes()
     interrupted([path], tmp_path / "o", units=2)
     os.utime(path, (5, 5))
     result = tokenmill.prepare(path, tmp_path / "o", workers=2)
@@ -320,32 +324,25 @@ def test_a_change_that_sampling_misses_is_found_on_resume(
 
 
 def test_a_large_input_written_to_since_is_not_taken_for_unchanged(
-    large_inputs: list[Path], tmp_path: Path
+    own_copy: Path, tmp_path: Path
 ) -> None:
     """Only samples of it are hashed: a change between them shows in its time alone."""
-    path = tmp_path / "b.jsonl"
-    path.write_bytes(large_inputs[1].read_bytes())
-    tokenmill.prepare(path, tmp_path / "o", workers=2)
-    os.utime(path, (5, 5))
+    tokenmill.prepare(own_copy, tmp_path / "o", workers=2)
+    os.utime(own_copy, (5, 5))
     with pytest.raises(RefusedError, match=r"b.jsonl: was written to after"):
-        tokenmill.prepare(path, tmp_path / "o", workers=2)
+        tokenmill.prepare(own_copy, tmp_path / "o", workers=2)
 
 
-def test_an_input_changed_in_mid_run_is_never_committed(
-    large_inputs: list[Path], tmp_path: Path
-) -> None:
+def test_an_input_changed_in_mid_run_is_never_committed(own_copy: Path, tmp_path: Path) -> None:
     from tokenmill.engines.observer import Observer, Snapshot
     from tokenmill.errors import SourceError
 
-    path = tmp_path / "b.jsonl"
-    path.write_bytes(large_inputs[1].read_bytes())
-
     class Meddler(Observer):
         def update(self, snapshot: Snapshot) -> None:
-            path.write_bytes(path.read_bytes().replace(b"human", b"humEn"))
+            own_copy.write_bytes(own_copy.read_bytes().replace(b"human", b"humEn"))
 
     with pytest.raises(SourceError, match="changed while it was being read"):
-        tokenmill.prepare(path, tmp_path / "o", workers=0, observer=Meddler())
+        tokenmill.prepare(own_copy, tmp_path / "o", workers=0, observer=Meddler())
     assert not (tmp_path / "o" / "manifest.json").exists()
 
 
