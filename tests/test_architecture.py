@@ -24,7 +24,8 @@ ORDER = [
     "engines.unit", "engines.frontier", "engines.segments", "engines.books", "engines.observer",
     "engines.messages", "engines.worker", "engines.forkserver", "engines.preload",
     "engines.inline", "engines.local",
-    "engines", "commit", "job", "pipeline", "verification", "loader", "progress", "cli_options", "cli",
+    "engines", "commit", "job", "pipeline", "verification", "loader", "progress",
+    "cli_options", "cli",
 ]  # fmt: skip
 
 

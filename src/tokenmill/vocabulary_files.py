@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import functools
 import hashlib
 import json
 import os
@@ -44,9 +43,10 @@ BEGIN_NAMES = (
 # be cut between words and on which code points gigatoken and tokenizers differ (docs/log.md).
 # The key is the xxh3 of their canonical JSON; a test recomputes all of them.
 KNOWN_RULES = {
-    "c1da00131afbfad7": "gpt2",
-    "eba508523bf4bdcb": "qwen2",
-    "6ccf6cbe9b73afc9": "deepseek",
+    "278e2c6ccb57a639": "gpt2",
+    "b9b1bffc817c459d": "qwen2",
+    "fe60a0c8856dc0f4": "deepseek",
+    "4b4b1aea7deb49f8": "llama3",
 }
 
 
@@ -287,8 +287,20 @@ def without_special(content: bytes) -> str:
 
 
 def rules_key(parsed: dict[str, Any]) -> str:
-    rules = [parsed.get("normalizer"), parsed.get("pre_tokenizer")]
+    """Of what decides how text is changed and split, written in one way."""
+    rules = [_canonical(parsed.get("normalizer")), _canonical(parsed.get("pre_tokenizer"))]
     return str(xxhash.xxh3_64_hexdigest(json.dumps(rules, sort_keys=True).encode()))
+
+
+def _canonical(rule: Any) -> Any:
+    if isinstance(rule, list):
+        return [_canonical(item) for item in rule]
+    if not isinstance(rule, dict):
+        return rule
+    if rule.get("type") == "Sequence" and rule.get("normalizers") == []:
+        return None
+    kept = {key: _canonical(value) for key, value in rule.items() if key != "trim_offsets"}
+    return {"use_regex": True, **kept} if rule.get("type") == "ByteLevel" else kept
 
 
 def _added_across_words(added: list[dict[str, Any]]) -> bool:
@@ -356,8 +368,10 @@ def load_sentencepiece(content: bytes, where: str) -> Any:
     import sentencepiece
 
     try:
+        if not content:
+            raise ValueError("the file is empty")
         return sentencepiece.SentencePieceProcessor(model_proto=content)
-    except Exception as error:
+    except Exception as error:  # the library raises RuntimeError and others
         raise UsageError(
             f"--tokenizer {where}: neither a tokenizer.json, nor .tiktoken ranks, nor a "
             f"SentencePiece model: {str(error).splitlines()[0]}"
@@ -389,7 +403,6 @@ def special_id(encoding: Encoding, text: str, option: str) -> int:
     )
 
 
-@functools.lru_cache(maxsize=4)
 def _added_tokens(encoding: Encoding) -> dict[str, int]:
     if encoding.kind != "tokenizer.json":
         return {}
