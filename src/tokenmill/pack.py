@@ -9,7 +9,7 @@ of the units before it, and `lay_out` is that arithmetic.
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -56,18 +56,86 @@ def document_hash(seed: int, source: int, positions: I64) -> npt.NDArray[np.uint
 
 
 class Packed(NamedTuple):
-    """What a unit adds to one stream."""
+    """What a unit adds to one stream.
+
+    A giant text is cut for encoding, so that the first document of a unit may have begun in an
+    earlier one (`continued`) and the last one may go on in the next (`open`). A document counts
+    where it ends.
+    """
 
     tokens: Tokens
-    lengths: I64  # tokens of each document, separator included
+    lengths: I64  # tokens of each document here, separator included
     rows: I64  # the row of each document, counted from the unit's first row
+    continued: bool = False
+    open: bool = False
+
+    @property
+    def documents(self) -> int:
+        """How many end here."""
+        return len(self.lengths) - self.open
+
+    def ends(self) -> I64:
+        return np.cumsum(self.lengths)[: self.documents]
+
+    def starts(self) -> I64:
+        return (np.cumsum(self.lengths) - self.lengths)[int(self.continued) :]
 
     def run_starts(self) -> I64:
         """Documents at which the row is not the one after its neighbour's."""
-        if len(self.rows) == 0:
+        if self.documents == 0:
             return np.zeros(0, np.int64)
-        breaks = np.flatnonzero(np.diff(self.rows) != 1) + 1
+        breaks = np.flatnonzero(np.diff(self.rows[: self.documents]) != 1) + 1
         return np.concatenate((np.zeros(1, np.int64), breaks))
+
+
+class Fragment(NamedTuple):
+    """Which part of a document a batch of one piece holds."""
+
+    first: bool
+    last: bool
+
+
+class _Stream:
+    """One stream's part of a unit under construction."""
+
+    def __init__(self) -> None:
+        self.tokens: list[Tokens] = []
+        self.lengths: list[I64] = []
+        self.rows: list[I64] = []
+        self.continued = False
+        self.open = False
+
+    def add(self, tokens: Tokens, lengths: I64, rows: I64) -> None:
+        if len(lengths):
+            self.tokens.append(tokens)
+            self.lengths.append(lengths)
+            self.rows.append(rows)
+
+    def add_fragment(self, tokens: Tokens, fragment: Fragment, row: int) -> None:
+        if self.lengths and not fragment.first:  # more of the document that is here already
+            self.tokens.append(tokens)
+            self.lengths[-1] = self.lengths[-1].copy()
+            self.lengths[-1][-1] += len(tokens)
+        else:
+            self.continued = self.continued or not fragment.first
+            self.add(tokens, np.array([len(tokens)], np.int64), np.array([row], np.int64))
+        self.open = not fragment.last
+
+    def finish(self, dtype: np.dtype[np.unsignedinteger]) -> Packed:
+        nothing = np.zeros(0, np.int64)
+        return Packed(
+            _join(self.tokens, np.zeros(0, dtype)),
+            _join(self.lengths, nothing),
+            _join(self.rows, nothing),
+            self.continued,
+            self.open,
+        )
+
+
+def _join(parts: list[Any], nothing: Any) -> Any:
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if parts else nothing
 
 
 class Packer:
@@ -78,55 +146,72 @@ class Packer:
         self.source = source
         self.dtype = np.dtype(settings.dtype)
         self.threshold = settings.val.threshold
-        self.parts: list[list[Packed]] = [[] for _ in streams_of(settings.val)]
-        self.empty = 0
-        self.dropped = 0
+        self.streams = [_Stream() for _ in streams_of(settings.val)]
+        self.empty = self.dropped = self.too_short = self.too_long = 0
 
     def add(self, ids: U32, offsets: I64, positions: I64, rows: I64) -> None:
+        """Whole documents."""
+        self._refuse_foreign(ids)
         lengths = np.diff(offsets)
-        empty = int(np.count_nonzero(lengths == 0))
-        self.empty += empty
-        if empty and self.settings.drop_empty:
-            keep = lengths > 0
-            self.dropped += empty
-            offsets = np.concatenate((offsets[:-1][keep], offsets[-1:]))
+        self.empty += int(np.count_nonzero(lengths == 0))
+        keep = self._kept(lengths)
+        if keep is not None:
+            ids = ids[np.repeat(keep, lengths)]
             lengths, positions, rows = lengths[keep], positions[keep], rows[keep]
-        if len(ids) and int(ids.max()) >= self.settings.vocab_size:
-            raise EncoderError(f"id {int(ids.max())} is outside the vocabulary")
+            offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
         if len(lengths) == 0:
             return
         tokens, lengths = add_separators(ids, offsets, lengths, self.settings, self.dtype)
-        whole = Packed(tokens, lengths, rows)
         if self.threshold:
-            held_out = document_hash(self.settings.seed, self.source, positions) < np.uint64(
-                self.threshold
-            )
+            held_out = self._held_out(positions)
             if held_out.any():
-                train, val = partition(whole, held_out)
-                self._keep(0, train)
-                self._keep(1, val)
+                sides = partition(Packed(tokens, lengths, rows), held_out)
+                for stream, side in zip(self.streams, sides, strict=True):
+                    stream.add(side.tokens, side.lengths, side.rows)
                 return
-        self._keep(0, whole)
+        self.streams[0].add(tokens, lengths, rows)
 
-    def _keep(self, stream: int, packed: Packed) -> None:
-        if len(packed.lengths):
-            self.parts[stream].append(packed)
+    def add_fragment(self, ids: U32, fragment: Fragment, position: int, row: int) -> None:
+        """A piece of a document that is cut for encoding; its pieces come one after the other."""
+        self._refuse_foreign(ids)
+        before, after = frame_of(self.settings)
+        tokens = np.concatenate(
+            (
+                np.array(before if fragment.first else [], self.dtype),
+                ids.astype(self.dtype),
+                np.array(after if fragment.last else [], self.dtype),
+            )
+        )
+        held_out = bool(self.threshold) and self._held_out(np.array([position], np.int64))[0]
+        self.streams[int(held_out)].add_fragment(tokens, fragment, row)
+
+    def _refuse_foreign(self, ids: U32) -> None:
+        if len(ids) and int(ids.max()) >= self.settings.vocab_size:
+            raise EncoderError(f"id {int(ids.max())} is outside the vocabulary")
+
+    def _kept(self, lengths: I64) -> npt.NDArray[np.bool_] | None:
+        """Which documents are written; None: all. The others are counted by their reason."""
+        settings = self.settings
+        short = lengths < max(settings.min_tokens, int(settings.drop_empty))
+        long = lengths > settings.max_tokens if settings.max_tokens else np.zeros_like(short)
+        drop = short | long
+        if not drop.any():
+            return None
+        self.dropped += int(np.count_nonzero(drop))
+        if settings.min_tokens:
+            below = lengths < settings.min_tokens
+            if settings.drop_empty:  # then its being empty is the reason
+                below &= lengths > 0
+            self.too_short += int(np.count_nonzero(below))
+        self.too_long += int(np.count_nonzero(long))
+        return ~drop
+
+    def _held_out(self, positions: I64) -> npt.NDArray[np.bool_]:
+        hashes = document_hash(self.settings.seed, self.source, positions)
+        return hashes < np.uint64(self.threshold)
 
     def finish(self) -> list[Packed]:
-        return [_concatenate(parts, self.dtype) for parts in self.parts]
-
-
-def _concatenate(parts: list[Packed], dtype: np.dtype[np.unsignedinteger]) -> Packed:
-    if not parts:
-        nothing = np.zeros(0, np.int64)
-        return Packed(np.zeros(0, dtype), nothing, nothing)
-    if len(parts) == 1:
-        return parts[0]
-    return Packed(
-        np.concatenate([part.tokens for part in parts]),
-        np.concatenate([part.lengths for part in parts]),
-        np.concatenate([part.rows for part in parts]),
-    )
+        return [stream.finish(self.dtype) for stream in self.streams]
 
 
 def add_separators(
@@ -193,6 +278,22 @@ class StreamState(msgspec.Struct, frozen=True, array_like=True):
     split_start: int = 0  # token at which that split begins
     file: int = 0  # number of the current file in its split, holes possible
     file_start: int = 0  # token at which that file begins
+    open: bool = False  # a document has begun and not ended
+
+
+class StreamCounts(msgspec.Struct, frozen=True, array_like=True):
+    """What the place of the next unit depends on: all that a coordinator learns of a unit."""
+
+    tokens: int
+    documents: int  # that end in the unit
+    runs: int
+    open: bool = False  # its last document goes on in the next unit
+
+    @classmethod
+    def of(cls, packed: Packed) -> StreamCounts:
+        return cls(
+            len(packed.tokens), packed.documents, len(packed.run_starts()), packed.open
+        )
 
 
 class Piece(NamedTuple):
@@ -226,19 +327,19 @@ class CutRule(msgspec.Struct, frozen=True):
         ]
 
     def lay_out(
-        self, state: StreamState, tokens: int, documents: int, runs: int, starts: I64 | None
+        self, state: StreamState, counts: StreamCounts, starts: I64 | None
     ) -> tuple[list[Piece], StreamState]:
         """Where a unit's tokens go, and the state after it.
 
-        `starts` are the first tokens of its documents; None where they are not at hand, which
-        raises NeedStarts if the answer depends on them. A unit holds whole documents.
+        `starts` are the first tokens of the documents that begin in it; None where they are not
+        at hand, which raises NeedStarts if the answer depends on them.
         """
         pieces: list[Piece] = []
-        position, end = state.tokens, state.tokens + tokens
+        position, end = state.tokens, state.tokens + counts.tokens
         split, split_start = state.split, state.split_start
         file, file_start = state.file, state.file_start
         while True:
-            split_ends = self._split_end(split, state, end, documents, starts)
+            split_ends = self._split_end(split, state, end, counts, starts)
             file_ends = self._file_end(split_start, file, state, end, starts)
             stop = min(x for x in (split_ends, file_ends, end) if x is not None)
             if stop > position:
@@ -255,29 +356,30 @@ class CutRule(msgspec.Struct, frozen=True):
                 break
         return pieces, StreamState(
             tokens=end,
-            documents=state.documents + documents,
-            runs=state.runs + runs,
+            documents=state.documents + counts.documents,
+            runs=state.runs + counts.runs,
             split=split,
             split_start=split_start,
             file=file,
             file_start=file_start,
+            open=counts.open if counts.tokens else state.open,
         )
 
     def _split_end(
-        self, split: int, state: StreamState, end: int, documents: int, starts: I64 | None
+        self, split: int, state: StreamState, end: int, counts: StreamCounts, starts: I64 | None
     ) -> int | None:
         """The token before which the val split ends, if that is in this unit; else None."""
         if split == len(self.splits) - 1:
             return None
         if self.val.kind == "docs":
-            index = self.val.amount - state.documents
-            if index >= documents:
+            index = self.val.amount - state.documents - state.open  # among those that begin here
+            if index >= counts.documents - state.open + counts.open:
                 return None
-            if index <= 0:
+            if index <= 0 and not state.open:
                 return state.tokens
             if starts is None:
                 raise NeedStarts
-            at = state.tokens + int(starts[index])
+            at = state.tokens + int(starts[max(0, index)])
             return at if at < end else None
         if self.val.kind == "tokens":
             return self._first_start_from(self.val.amount, state, end, starts)
@@ -301,7 +403,7 @@ class CutRule(msgspec.Struct, frozen=True):
         """The first document that starts at token `at` or later, if it is in this unit."""
         if at >= end:
             return None
-        if at <= state.tokens:
+        if at <= state.tokens and not state.open:
             return state.tokens
         if starts is None:
             raise NeedStarts
