@@ -19,9 +19,9 @@ ORDER = [
     "encoders.fast", "encoders.reference", "encoders.exact", "encoders",
     "sources", "plan", "documents", "pack",
     "formats.base", "formats.nanogpt", "formats.llmc", "formats", "storage", "manifest",
-    "engines.unit", "engines.frontier", "engines.segments", "engines.books", "engines.observer",
-    "engines.messages", "engines.worker", "engines.forkserver", "engines.preload",
-    "engines.inline", "engines.local",
+    "engines.unit", "engines.hunt", "engines.frontier", "engines.segments", "engines.books",
+    "engines.observer", "engines.messages", "engines.worker", "engines.forkserver",
+    "engines.preload", "engines.inline", "engines.processes", "engines.local",
     "engines", "commit", "job", "pipeline", "verification", "loader", "progress", "cli",
 ]  # fmt: skip
 

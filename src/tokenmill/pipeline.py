@@ -309,6 +309,7 @@ def _mill(
         "units_resumed": books.resumed_units,
         "units_encoded": books.encoded_units,
         "retries": snapshot.retries,
+        "probes": snapshot.probes,
         "encoder": stats,
     }
 
