@@ -291,7 +291,7 @@ def _mill(
         memory=prepared.budget.worker_bytes,
     )
     snapshot = Snapshot(bytes_total=plan.input_bytes)
-    jobs = segment_jobs(plan, opened.durable)
+    jobs = segment_jobs(plan, opened.durable, opened.aside)
     began = time.monotonic()
     try:
         if run.workers == 0:
