@@ -25,6 +25,7 @@ from conftest import dataset_bytes, write_parquet
 from test_resume import descendants, gone
 
 import tokenmill
+from tokenmill import pipeline
 from tokenmill.engines import local
 from tokenmill.engines.unit import EncodedUnit, UnitWorker
 from tokenmill.errors import TokenmillError, WorkerError
@@ -309,7 +310,19 @@ def test_a_row_that_kills_the_reference_encoder_alone_is_found(
             faulty, tmp_path / "o", workers=2, start_method="fork", on_bad_row="quarantine"
         )
     assert [one["row"] for one in result.manifest.set_aside] == [700]
+    assert result.run["probes"] == 3, "all rows, all rows checked, the row alone"
     same_tokens(tmp_path / "o", null)
+
+
+def test_a_file_of_nothing_but_such_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    faulty, _ = parquet(tmp_path, 3, (0, 1, 2))
+    plant(monkeypatch)
+    result = tokenmill.prepare(
+        faulty, tmp_path / "o", workers=2, start_method="fork", on_bad_row="quarantine"
+    )
+    assert len(result.manifest.set_aside) == result.manifest.counts["quarantined"] == 3
+    assert result.manifest.counts["documents"] == 0
+    assert "3 of the rows set aside are text" in result.warnings[-1]
 
 
 def test_units_behind_it_wait_and_spill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,14 +333,23 @@ def test_units_behind_it_wait_and_spill(tmp_path: Path, monkeypatch: pytest.Monk
         spilled.write_text("x")
         spill(self, path)
 
+    left: list[Path] = []
+    commit = pipeline.committing.commit
+
+    def look(*args: object) -> object:
+        left.extend((tmp_path / "o" / ".tokenmill" / "spill").iterdir())
+        return commit(*args)  # type: ignore[arg-type]
+
     with monkeypatch.context() as patch:
         plant(patch)
+        patch.setattr(pipeline.committing, "commit", look)
         patch.setattr(EncodedUnit, "spill", noted)
         patch.setattr(EncodedUnit, "held_bytes", property(lambda self: 10**9))
         result = tokenmill.prepare(
             faulty, tmp_path / "o", workers=3, start_method="fork", on_bad_row="quarantine"
         )
     assert spilled.exists()
+    assert left == []
     assert [one["row"] for one in result.manifest.set_aside] == [5, 5000]
     same_tokens(tmp_path / "o", null)
 

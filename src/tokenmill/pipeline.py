@@ -376,4 +376,9 @@ def _warnings(manifest: Manifest, settings: PlanSettings) -> list[str]:
             f"{specials} special-token strings (such as <|endoftext|>) stood in documents; they "
             "were encoded as the text they are"
         )
+    if manifest.set_aside:
+        lines.append(
+            f"{len(manifest.set_aside)} of the rows set aside are text, but encoding them killed "
+            "or hung a worker (manifest.json names them)"
+        )
     return lines

@@ -56,9 +56,10 @@ from tokenmill.engines.processes import (
     reap,
     worker_main,
 )
-from tokenmill.engines.unit import Job
+from tokenmill.engines.unit import Job, spill_path
 from tokenmill.errors import UsageError, WorkerError, from_wire
 from tokenmill.plan import Plan
+from tokenmill.storage import remove_file
 
 TICK_SECONDS = 0.2
 STOP_SECONDS = 2.0
@@ -130,7 +131,8 @@ class LocalEngine:
         if job.hunt is None:
             return Work(source, job.segment, sorted(job.written), job.aside)
         self.snapshot.probes += 1
-        return Probe(source, job.segment, job.hunt.part, *job.hunt.next_rows(), job.aside)
+        hunt = job.hunt
+        return Probe(source, job.segment, hunt.part, *hunt.next_rows(), hunt.check, job.aside)
 
     def _next_job(self, jobs: Iterator[SegmentJob]) -> SegmentJob | None:
         while self.retry:
@@ -270,6 +272,7 @@ class LocalEngine:
         lost = {(unit.source, unit.segment) for unit in worker.held}
         for unit in worker.held:
             self.books.frontier.lost(unit)
+            remove_file(spill_path(self.books.workspace.spill, unit, worker.process.pid))
         if not worker.probing:  # a probe is expected to end so
             self.observer.note(f"a worker {how}; replaced, its work is done again")
         job = worker.job
@@ -300,7 +303,8 @@ class LocalEngine:
             self._count_death(job, doing.part, how)
             return
         first, stop = doing.first_row, doing.first_row + doing.rows
-        job.hunt = Hunt(doing.part, first, stop, how)
+        may_check = self.job.encoder_check and self.job.encoder != "reference"
+        job.hunt = Hunt(doing.part, first, stop, how, may_check=may_check)
         name = self.plan.sources[job.segment.source].name
         self.observer.note(
             f"{name}: {MAX_DEATHS} workers died on unit {job.segment.number}.{doing.part}; its "

@@ -32,6 +32,7 @@ class Probe(_Message, frozen=True):
     part: int
     first_row: int
     stop_row: int
+    check: bool  # each of them with the reference encoder too
     aside: dict[int, str]
 
 

@@ -196,37 +196,30 @@ class UnitWorker:
         if building.part not in skip:
             yield building.finish(last=True)
 
-    def try_rows(
-        self,
-        source: Source,
-        segment: Segment,
-        part: int,
-        rows: range,
-        aside: Aside,
-        progress: Progress,
-    ) -> None:
-        """Encode rows one by one and throw the result away: does one of them end this process?
-
-        In a unit the reference checks few documents. Here it checks all of them, but after all
-        were encoded: whichever of the two it is that a row breaks, the row is found.
-        """
-        progress(Doing("read", part))
+    def read(
+        self, source: Source, segment: Segment, part: int, aside: Aside, progress: Progress
+    ) -> Iterator[Batch]:
+        """The segment's batches, for `try_rows`, with a sign of life for each."""
+        reading = Doing("read", part)
+        progress(reading)
         for batch in read_segment(
-            source, segment, self.settings.text_column, aside, lambda: progress(Doing("read", part))
+            source, segment, self.settings.text_column, aside, lambda: progress(reading)
         ):
-            if batch.first_row >= rows.stop:
-                return
-            chosen = [i for i, row in enumerate(batch.rows.tolist()) if row in rows]
-            for credit in (NO_CHECKS, CHECK_BYTES):
-                packer = Packer(self.settings, source.number)
-                for index in chosen:
-                    one = batch.document(index)
-                    progress(_doing("encode", part, one))
-                    self._credit = credit
-                    self.encode_batch(source, one, packer)
-            self._credit = 0
-            self.relieve_memory()
-            progress(_doing("read", part, batch))
+            yield batch
+            progress(reading)
+
+    def try_rows(
+        self, source: Source, part: int, batch: Batch, rows: range, check: bool, progress: Progress
+    ) -> None:
+        """Encode rows one by one and throw the result away: does one of them end this process?"""
+        packer = Packer(self.settings, source.number)
+        for index in (i for i, row in enumerate(batch.rows.tolist()) if row in rows):
+            one = batch.document(index)
+            progress(_doing("encode", part, one))
+            self._credit = CHECK_BYTES if check else NO_CHECKS
+            self.encode_batch(source, one, packer)
+        self._credit = 0
+        self.relieve_memory()
 
     def encode_batch(self, source: Source, batch: Batch, packer: Packer) -> int:
         """Encode one batch into the packer; returns how many special strings it held."""
@@ -407,6 +400,11 @@ def _doing(step: Literal["read", "encode"], part: int, batch: Batch) -> Doing:
 
 def _relative(line: int, first: int) -> int:
     return line - first if line >= 0 else -1
+
+
+def spill_path(folder: Path, unit: UnitId, pid: int) -> Path:
+    """A worker's own: two of them may have had the same unit."""
+    return folder / f"{unit}-{pid}"
 
 
 def stream_name(splits: tuple[str, ...]) -> str:

@@ -32,7 +32,7 @@ from tokenmill.engines.messages import (
     Work,
     Written,
 )
-from tokenmill.engines.unit import Doing, EncodedUnit, Job, UnitWorker
+from tokenmill.engines.unit import Doing, EncodedUnit, Job, UnitWorker, spill_path
 from tokenmill.errors import TokenmillError
 from tokenmill.plan import UnitId
 from tokenmill.storage import Workspace
@@ -100,15 +100,19 @@ class _Loop:
         ):
             self.held[encoded.summary.unit] = encoded
             if sum(unit.held_bytes for unit in self.held.values()) > self.job.memory // 4:
-                encoded.spill(self.spill / f"{encoded.summary.unit}-{os.getpid()}")
+                encoded.spill(spill_path(self.spill, encoded.summary.unit, os.getpid()))
             self._send(Encoded(encoded.summary))
             self._drain()
 
     def _probe(self, probe: Probe) -> None:
         rows = range(probe.first_row, probe.stop_row)
-        self.worker.try_rows(
-            probe.source, probe.segment, probe.part, rows, probe.aside, self._progress
-        )
+        part = probe.part
+        for batch in self.worker.read(
+            probe.source, probe.segment, part, probe.aside, self._progress
+        ):
+            if batch.first_row >= probe.stop_row:
+                return
+            self.worker.try_rows(probe.source, part, batch, rows, probe.check, self._progress)
 
     def _progress(self, doing: Doing) -> None:
         self._drain()  # first: what is said to be under way is then really next
