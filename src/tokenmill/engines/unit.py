@@ -30,7 +30,7 @@ from tokenmill.documents import (
 )
 from tokenmill.encoders import EncoderStats, ExactEncoder
 from tokenmill.encoders.fast import U32
-from tokenmill.encoders.unicode_gap import Ranges
+from tokenmill.encoders.gap_tables import Ranges
 from tokenmill.errors import BadRowError, TokenmillError, WorkerError
 from tokenmill.formats import get_format
 from tokenmill.manifest import AsideRecord, Counts, PieceRecord, State, UnitRecord
@@ -39,7 +39,7 @@ from tokenmill.plan import BATCH_BYTES, UNIT_BYTES, Segment, UnitId
 from tokenmill.sources import Source
 from tokenmill.storage import Buffer, OutputFiles, Workspace, remove_file, write_spill
 from tokenmill.texts import I64, count_strings
-from tokenmill.tokenizer import get_encoding
+from tokenmill.tokenizer import Encoding
 
 QUARANTINE_BYTES = 1 << 20  # of a bad row's content are kept; beyond, length and sha256 tell
 CHECK_SHARE = 2048  # one byte in so many is encoded again by the reference: under 1 % of the time
@@ -54,6 +54,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """All a worker needs to know: small plain data, sent once."""
 
     settings: PlanSettings
+    encoding: Encoding
     output: str
     gap: Ranges
     encoder: EncoderChoice
@@ -150,7 +151,7 @@ class UnitWorker:
     def __init__(self, job: Job, encoder: ExactEncoder | None = None) -> None:
         self.job = job
         self.settings = job.settings
-        encoding = get_encoding(job.settings.tokenizer)
+        encoding = job.encoding
         self.encoder = encoder or ExactEncoder(encoding, job.encoder, job.gap)
         self.files = OutputFiles(Workspace(job.output))
         self.rules = CutRule.all_of(job.settings)

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from tokenmill.config import EncoderChoice
 from tokenmill.encoders import ExactEncoder
 from tokenmill.encoders.arrays import use_stand_in
 from tokenmill.engines import messages
@@ -36,9 +37,10 @@ from tokenmill.engines.unit import Doing, EncodedUnit, Job, UnitWorker, spill_pa
 from tokenmill.errors import TokenmillError
 from tokenmill.plan import UnitId
 from tokenmill.storage import Workspace
+from tokenmill.tokenizer import Encoding
 
 # Filled by `preload` in the fork server, before any worker exists: children share its memory.
-_preloaded: dict[tuple[str, str], ExactEncoder] = {}
+_preloaded: dict[tuple[str, str, str], ExactEncoder] = {}
 
 
 class _Stopped(Exception):  # noqa: N818 - not a fault
@@ -75,7 +77,7 @@ class _Loop:
             self._handle(messages.decode_to_worker(self.connection.recv_bytes()))
 
     def _open(self) -> None:
-        encoder = _preloaded.get((self.job.settings.tokenizer, self.job.encoder))
+        encoder = _preloaded.get(_key(self.job.encoding, self.job.encoder))
         if encoder is not None:
             encoder.use_gap(self.job.gap)
         self.worker = UnitWorker(self.job, encoder)
@@ -152,14 +154,17 @@ class _Loop:
         return True
 
 
-def preload(tokenizer: str, encoder: str, gap: Any, reference: bool) -> None:
+def preload(encoding: Encoding, encoder: EncoderChoice, reference: bool) -> None:
     """Open an encoder in the fork server, so that its children have it at once."""
-    from tokenmill.tokenizer import get_encoding
-
-    opened = ExactEncoder(get_encoding(tokenizer), encoder, gap)  # type: ignore[arg-type]
+    opened = ExactEncoder(encoding, encoder, ())
     if reference:
         _ = opened.reference
-    _preloaded[(tokenizer, encoder)] = opened
+    _preloaded[_key(encoding, encoder)] = opened
+
+
+def _key(encoding: Encoding, encoder: str) -> tuple[str, str, str]:
+    """Path included: what was loaded was read from there, and its SHA-256 compared."""
+    return encoding.path or encoding.name, encoding.sha256 + encoding.pattern, encoder
 
 
 def _die_with_parent() -> None:
