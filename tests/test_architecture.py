@@ -21,9 +21,9 @@ ORDER = [
     "sources", "plan", "documents", "pack",
     "formats.base", "formats.nanogpt", "formats.llmc", "formats", "storage", "gap_cache",
     "manifest",
-    "engines.unit", "engines.frontier", "engines.segments", "engines.books", "engines.observer",
-    "engines.messages", "engines.worker", "engines.forkserver", "engines.preload",
-    "engines.inline", "engines.local",
+    "engines.unit", "engines.hunt", "engines.frontier", "engines.segments", "engines.books",
+    "engines.observer", "engines.messages", "engines.worker", "engines.forkserver",
+    "engines.preload", "engines.inline", "engines.processes", "engines.local",
     "engines", "commit", "job", "pipeline", "verification", "loader", "progress",
     "cli_options", "cli",
 ]  # fmt: skip

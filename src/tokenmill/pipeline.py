@@ -332,7 +332,7 @@ def _mill(
         memory=prepared.budget.worker_bytes,
     )
     snapshot = Snapshot(bytes_total=plan.input_bytes)
-    jobs = segment_jobs(plan, opened.durable)
+    jobs = segment_jobs(plan, opened.durable, opened.aside)
     began = time.monotonic()
     try:
         if run.workers == 0:
@@ -350,6 +350,7 @@ def _mill(
         "units_resumed": books.resumed_units,
         "units_encoded": books.encoded_units,
         "retries": snapshot.retries,
+        "probes": snapshot.probes,
         "encoder": stats,
     }
 
@@ -416,5 +417,10 @@ def _warnings(manifest: Manifest, settings: PlanSettings) -> list[str]:
         lines.append(
             f"{specials} special-token strings (such as <|endoftext|>) stood in documents; they "
             "were encoded as the text they are"
+        )
+    if manifest.set_aside:
+        lines.append(
+            f"{len(manifest.set_aside)} of the rows set aside are text, but encoding them killed "
+            "or hung a worker (manifest.json names them)"
         )
     return lines

@@ -25,13 +25,15 @@ from tokenmill.engines.messages import (
     Encoded,
     Failed,
     Place,
+    Probe,
+    Probed,
     Progress,
     Ready,
     SegmentDone,
     Work,
     Written,
 )
-from tokenmill.engines.unit import EncodedUnit, Job, UnitWorker
+from tokenmill.engines.unit import Doing, EncodedUnit, Job, UnitWorker, spill_path
 from tokenmill.errors import TokenmillError
 from tokenmill.plan import UnitId
 from tokenmill.storage import Workspace
@@ -86,24 +88,40 @@ class _Loop:
                 if self._guarded(self._work, message):
                     stats = msgspec.to_builtins(self.worker.stats)
                     self._send(SegmentDone({**stats, "reopened": self.worker.reopened}))
+            case Probe():
+                if self._guarded(self._probe, message):
+                    self._send(Probed())
             case Place():
                 self._guarded(self._place, message)
             case _:
                 raise _Stopped
 
     def _work(self, work: Work) -> None:
-        def progress(part: int, size: int) -> None:
-            self._send(Progress(part, size))
-            self._drain()
-
-        for encoded in self.worker.encode_segment(work.source, work.segment, work.skip, progress):
+        for encoded in self.worker.encode_segment(
+            work.source, work.segment, work.skip, work.aside, self._progress
+        ):
             self.held[encoded.summary.unit] = encoded
             if sum(unit.held_bytes for unit in self.held.values()) > self.job.memory // 4:
-                encoded.spill(self.spill / f"{encoded.summary.unit}-{os.getpid()}")
+                encoded.spill(spill_path(self.spill, encoded.summary.unit, os.getpid()))
             self._send(Encoded(encoded.summary))
             self._drain()
 
+    def _probe(self, probe: Probe) -> None:
+        rows = range(probe.first_row, probe.stop_row)
+        part = probe.part
+        for batch in self.worker.read(
+            probe.source, probe.segment, part, probe.aside, self._progress
+        ):
+            if batch.first_row >= probe.stop_row:
+                return
+            self.worker.try_rows(probe.source, part, batch, rows, probe.check, self._progress)
+
+    def _progress(self, doing: Doing) -> None:
+        self._drain()  # first: what is said to be under way is then really next
+        self._send(Progress(doing))
+
     def _place(self, place: Place) -> None:
+        self._send(Progress(Doing("write", place.unit.part)))
         encoded = self.held.pop(place.unit)
         record = self.worker.place(encoded, place.before)
         encoded.forget()
