@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import xxhash
 
+from tokenmill.arrow_ipc import layout_of
 from tokenmill.config import PlanSettings, settings_to_dict
 from tokenmill.sources import Source, open_parquet
 
@@ -28,7 +29,8 @@ BATCH_BYTES = 4 << 20
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
-    """A piece of a source that one worker reads: row groups or bytes [start, stop).
+    """A piece of a source that one worker reads: row groups, record batches or bytes
+    [start, stop).
 
     Of one large row group it may be a range of its text, [text_start, text_stop) in bytes: the
     batches that begin there (-1: to the end). It becomes one unit, or a chain of units done in
@@ -116,19 +118,24 @@ def _source_difference(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> 
 
 
 def segments_of(source: Source, text_column: str) -> Iterator[Segment]:
-    """Cut one source. The only step that looks into the file: a parquet footer."""
+    """Cut one source. The only step that looks into the file: a parquet footer, Arrow's headers."""
+    sizes: list[int] = []  # of what is cut between: row groups, record batches
     if source.kind == "parquet":
         with open_parquet(source.path) as file:
             sizes = text_sizes(file.metadata, text_column)
         spans = cut_row_groups(sizes)
+    elif source.kind == "arrow":
+        layout = layout_of(source.path, source.mtime_ns)
+        sizes = [block.stop - block.start for block in layout.blocks]
+        spans = [(0, len(sizes), 0, -1)] if layout.chained else cut_record_batches(sizes)
     elif source.compression:
         spans = [(0, source.size, 0, -1)]
     else:
         spans = cut_bytes(source.size)
-    whole = sum(sizes) if source.kind == "parquet" else source.size
+    whole = sum(sizes) if sizes else source.size
     for number, (start, stop, text_start, text_stop) in enumerate(spans):
         read = stop - start
-        if source.kind == "parquet":
+        if sizes:
             read = (text_stop if text_stop >= 0 else sum(sizes[start:stop])) - text_start
         share = read * source.size // max(1, whole)  # of the file, for the progress bar
         yield Segment(source.number, number, start, stop, share, text_start, text_stop)
@@ -179,6 +186,20 @@ def _ranges(group: int, size: int) -> list[Span]:
     return [
         (group, group + 1, i * step, -1 if i == count - 1 else (i + 1) * step) for i in range(count)
     ]
+
+
+def cut_record_batches(sizes: Sequence[int]) -> list[Span]:
+    """Runs of record batches worth SEGMENT_BYTES together; a larger one alone."""
+    spans: list[Span] = []
+    start, total = 0, 0
+    for index, size in enumerate(sizes):
+        total += size
+        if total >= SEGMENT_BYTES:
+            spans.append((start, index + 1, 0, -1))
+            start, total = index + 1, 0
+    if start < len(sizes):
+        spans.append((start, len(sizes), 0, -1))
+    return spans
 
 
 def cut_bytes(size: int) -> list[Span]:

@@ -311,7 +311,7 @@ class LocalEngine:
         if job.deaths[part] >= MAX_DEATHS:
             segment = job.segment
             source = self.plan.sources[segment.source]
-            what = "row groups" if source.kind == "parquet" else "bytes"
+            what = {"parquet": "row groups", "arrow": "record batches"}.get(source.kind, "bytes")
             raise WorkerError(
                 f"{source.name}: a worker died twice on unit {segment.number}.{part} "
                 f"({what} {segment.start} to {segment.stop - 1}): it {how}",

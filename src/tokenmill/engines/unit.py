@@ -18,14 +18,10 @@ import msgspec
 import numpy as np
 import xxhash
 
+from tokenmill.arrow_ipc import layout_of
+from tokenmill.columns import BadRow, Batch
 from tokenmill.config import EncoderChoice, OnBadRow, PlanSettings
-from tokenmill.documents import (
-    BadRow,
-    Batch,
-    lines_before,
-    read_segment,
-    refuse_changed,
-)
+from tokenmill.documents import lines_before, read_segment, refuse_changed
 from tokenmill.encoders import EncoderStats, ExactEncoder
 from tokenmill.encoders.fast import U32
 from tokenmill.encoders.unicode_gap import Ranges
@@ -358,6 +354,10 @@ def bad_row_error(source: Source, segment: Segment, bad: BadRow) -> BadRowError:
             sizes = [file.metadata.row_group(i).num_rows for i in range(segment.stop)]
         group = int(np.searchsorted(np.cumsum(sizes), bad.row, side="right"))
         where = f"row {bad.row} (row group {group})"
+    elif source.kind == "arrow":
+        starts = layout_of(source.path, source.mtime_ns).starts
+        batch = int(np.searchsorted(starts, bad.row, side="right")) - 1
+        where = f"row {bad.row} (record batch {batch})"
     else:
         rows, lines = lines_before(source, segment.start) if segment.start else (0, 0)
         where = f"row {bad.row + rows} (line {bad.line + lines + 1})"
