@@ -22,7 +22,8 @@ ORDER = [
     "engines.unit", "engines.frontier", "engines.segments", "engines.books", "engines.observer",
     "engines.messages", "engines.worker", "engines.forkserver", "engines.preload",
     "engines.inline", "engines.local",
-    "engines", "commit", "job", "pipeline", "verification", "loader", "progress", "cli",
+    "engines", "commit", "job", "hf_dataset", "pipeline", "verification", "loader", "progress",
+    "cli",
 ]  # fmt: skip
 
 

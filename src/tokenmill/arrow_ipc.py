@@ -21,6 +21,7 @@ CONTINUATION = 0xFFFFFFFF
 SCHEMA, DICTIONARY, RECORD_BATCH = 1, 2, 3
 HEAD_BYTES = 4096  # one read sees most messages' metadata whole
 MAX_METADATA = 64 << 20  # of a table of 10,000 columns it is 1 MB
+MAX_PADDING = 72  # an end mark, and zeros up to the next 64 bytes
 MAX_ROWS = 1 << 48  # a sum beyond is no count of rows
 
 
@@ -111,8 +112,10 @@ def _check_end(fd: int, at: int, end: int, size: int, ended: bool, footer: bool)
     The mark is asked for although the standard lets a stream end without: a stream that was cut
     between two messages looks just like that, and rows would be lost in silence.
     """
-    if footer:
-        return  # the footer's list tells whether all is there
+    if footer:  # its list tells whether all is there; some writers align it
+        if end - at > MAX_PADDING:
+            raise _BrokenError(f"{end - at} bytes lie between its batches and its footer")
+        return
     if not ended:
         raise _BrokenError(f"the end mark is missing at byte {size}")
     mark = 8 if os.pread(fd, 4, at) == b"\xff\xff\xff\xff" else 4

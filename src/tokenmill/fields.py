@@ -64,11 +64,18 @@ def _inner(kind: Any) -> list[Any]:
 
 def check_column(where: str, schema: Any, name: str) -> tuple[str, ...]:
     """The path of the text column; an error when it is missing, there twice, or not text."""
+    try:
+        there = _leaves(schema)
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{where}: a column's name is not UTF-8: {error}",
+            hint="the file is damaged: fetch or write it again",
+        ) from None
     parts = column_path(schema, name)
     if not parts:
         raise InputError(
             f"{where}: no column {name!r}",
-            hint=f"columns are: {listed(_leaves(schema))}; choose one with --text-column",
+            hint=f"columns are: {listed(there)}; choose one with --text-column",
         )
     fields, kind = list(schema), None
     for part in parts:

@@ -37,6 +37,7 @@ from tokenmill.engines.observer import Observer, Snapshot
 from tokenmill.engines.unit import Job
 from tokenmill.errors import Interrupted, TokenmillError, UsageError
 from tokenmill.formats import get_format
+from tokenmill.hf_dataset import dataset_files, is_dataset
 from tokenmill.job import Opened, open_job
 from tokenmill.manifest import Manifest
 from tokenmill.plan import Plan
@@ -91,7 +92,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prepare(
-    inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    inputs: Any,
     output: str | os.PathLike[str],
     *,
     observer: Observer | None = None,
@@ -100,11 +101,27 @@ def prepare(
 ) -> Result:
     """Turn text into token files; the same call resumes after any interruption.
 
+    `inputs`: files, directories or globs, one or several; or a `datasets.Dataset`.
+
     >>> tokenmill.prepare("data/*.parquet", "out", format="llmc", tokenizer="gpt2")
     """
-    began = time.monotonic()
     observer = observer or Observer()
     wanted = make_options(options)
+    if not is_dataset(inputs):
+        return _prepare(inputs, output, wanted, observer, on_plan)
+    plan_settings(wanted, output)  # what is wrong with them is said before anything is copied
+    with dataset_files(inputs, output, wanted.text_column) as files:
+        return _prepare(files, output, wanted, observer, on_plan)
+
+
+def _prepare(
+    inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    output: str | os.PathLike[str],
+    wanted: Options,
+    observer: Observer,
+    on_plan: Callable[[Prepared], None] | None,
+) -> Result:
+    began = time.monotonic()
     warm_up(wanted)
     prepared = make_plan(inputs, output, wanted)
     if prepared.budget.note:
