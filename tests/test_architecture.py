@@ -17,7 +17,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 ORDER = [
     "errors", "config", "tokenizer", "texts", "encoders.unicode_gap", "encoders.arrays",
     "encoders.fast", "encoders.reference", "encoders.exact", "encoders",
-    "streams", "arrow_ipc", "fields", "listing", "sources", "plan", "columns", "documents", "pack",
+    "streams", "arrow_ipc", "arrow_large", "fields", "listing", "sources", "plan", "columns",
+    "documents", "pack",
     "formats.base", "formats.nanogpt", "formats.llmc", "formats", "storage", "manifest",
     "engines.unit", "engines.frontier", "engines.segments", "engines.books", "engines.observer",
     "engines.messages", "engines.worker", "engines.forkserver", "engines.preload",

@@ -22,8 +22,8 @@ from tokenmill.sources import find_sources
 FORMS = ("stream", "file")
 KINDS = (
     pyarrow.string(),
-    pyarrow.large_string(),
     pyarrow.binary(),
+    pyarrow.large_string(),
     pyarrow.large_binary(),
     pyarrow.string_view(),
     pyarrow.binary_view(),
@@ -88,9 +88,15 @@ def test_a_large_file_is_cut_into_runs_of_record_batches(texts: list[str], tmp_p
 
 def test_record_batches_are_cut_by_constants_alone() -> None:
     mib = 1 << 20
-    assert cut_record_batches([5 * mib] * 7) == [(0, 4, 0, -1), (4, 7, 0, -1)]
-    assert cut_record_batches([1, 40 * mib, 1]) == [(0, 2, 0, -1), (2, 3, 0, -1)]
-    assert cut_record_batches([]) == []
+    assert cut_record_batches([5 * mib] * 7, [9] * 7, {}) == [(0, 4, 0, -1), (4, 7, 0, -1)]
+    large = [1, 50 * mib, 1]
+    assert cut_record_batches(large, [1, 9, 1], {}) == [(0, 1, 0, -1), (1, 2, 0, -1), (2, 3, 0, -1)]
+    assert cut_record_batches(large, [1, 8, 1], {1: 49 * mib})[1:-1] == [
+        (1, 2, 0, 3), (1, 2, 3, 6), (1, 2, 6, -1),
+    ]  # fmt: skip
+    assert cut_record_batches(large, [1, 1, 1], {1: 49 * mib})[1:-1] == [(1, 2, 0, -1)]
+    assert cut_record_batches(large, [1, 0, 1], {})[1:-1] == [(1, 2, 0, -1)]
+    assert cut_record_batches([], [], {}) == []
 
 
 def test_one_giant_record_batch_is_read_in_small_batches(texts: list[str], tmp_path: Path) -> None:
@@ -99,6 +105,57 @@ def test_one_giant_record_batch_is_read_in_small_batches(texts: list[str], tmp_p
     result = tokenmill.prepare(path, tmp_path / "o", val="none", workers=2)
     assert result.run["units_encoded"] > 2
     assert token_bytes(tmp_path / "o") == reference.nanogpt([path], fraction=0)
+
+
+def many_columns(texts: list[bytes | None], kind: pyarrow.DataType) -> pyarrow.Table:
+    """The text behind columns of every shape: its buffers must be found all the same."""
+    n = len(texts)
+    number = pyarrow.array(range(n))
+    bytes_of = dict(zip(KINDS[::2], KINDS[1::2], strict=True))  # bad UTF-8 can be made of them only
+    return pyarrow.table(
+        {
+            "null": pyarrow.nulls(n),
+            "bool": pyarrow.array([i % 3 == 0 for i in range(n)]),
+            "struct": pyarrow.array([{"a": i, "b": {"c": str(i)}} for i in range(n)]),
+            "list": pyarrow.array([["x"] * (i % 3) for i in range(n)]),
+            "map": pyarrow.array([[("k", 7)]] * n, pyarrow.map_("string", "int32")),
+            "fixed": pyarrow.array([b"abc"] * n, pyarrow.binary(3)),
+            "dictionary": pyarrow.array([str(i % 3) for i in range(n)]).dictionary_encode(),
+            "decimal": number.cast(pyarrow.decimal128(30)),
+            "time": number.cast(pyarrow.timestamp("us")),
+            "pair": pyarrow.array([[1, 2]] * n, pyarrow.list_(pyarrow.int8(), 2)),
+            "text": pyarrow.array(texts, bytes_of.get(kind, kind)).view(kind),
+            "after": pyarrow.array(["y"] * n),
+        }
+    )
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "kind", [*KINDS, pyarrow.dictionary(pyarrow.int8(), pyarrow.binary())], ids=str
+)
+def test_a_large_record_batch_is_read_in_windows(
+    kind: pyarrow.DataType, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenmill.plan.SEGMENT_BYTES", 200)
+    monkeypatch.setattr("tokenmill.documents.LARGE_BATCH", 400)
+    monkeypatch.setattr("tokenmill.documents.BATCH_BYTES", 60)
+    monkeypatch.setattr("tokenmill.arrow_large.WINDOW_ROWS", 11)
+    texts: list[bytes | None] = [b"t%d " % i * (i % 9) for i in range(100)]
+    for row in (0, 7, 8, 9, 33, 99):
+        texts[row] = None
+    texts[50] = b"\xff bad"
+    table = many_columns(texts, kind)
+    path = tmp_path / "x.arrow"
+    new = pyarrow.ipc.new_stream if form == "stream" else pyarrow.ipc.new_file
+    with new(path, table.schema) as writer:
+        writer.write_table(table)
+    good, bad = read(path)
+    assert good == [t.decode() for i, t in enumerate(texts) if t is not None and i != 50]
+    assert [row for row, _ in bad] == [0, 7, 8, 9, 33, 50, 99]
+    source = find_sources([path], "text").sources[0]
+    parts = len(list(segments_of(source, "text")))
+    assert (parts > 3) == (kind in KINDS[:4])
 
 
 def dictionary_stream(path: Path, change: str) -> list[str]:
@@ -223,7 +280,10 @@ from tokenmill.documents import read_segment
 from tokenmill.errors import InputError, SourceError
 from tokenmill.plan import segments_of
 from tokenmill.sources import find_sources
-import pyarrow.compute
+import pyarrow.compute, tokenmill.plan, tokenmill.documents
+if "parts" in sys.argv:
+    tokenmill.plan.SEGMENT_BYTES = 200
+    tokenmill.documents.LARGE_BATCH = 400
 resource.setrlimit(resource.RLIMIT_DATA, (4 << 30, 4 << 30))
 original, folder = Path(sys.argv[1]).read_bytes(), Path(sys.argv[2])
 outcomes = {}
@@ -280,19 +340,21 @@ def damaged_input(path: Path, what: str) -> Path:
     return write_arrow(
         path,
         values,
-        rows=13,
+        rows=60 if what == "parts" else 13,
         kind=kinds.get(what),
         form="file" if what in ("file", "view") else "stream",
         compression=what if what in ("zstd", "lz4") else None,
     )
 
 
-@pytest.mark.parametrize("what", ["stream", "file", "large", "view", "dictionary", "zstd", "lz4"])
+@pytest.mark.parametrize(
+    "what", ["stream", "file", "parts", "large", "view", "dictionary", "zstd", "lz4"]
+)
 def test_damage_is_an_error_or_other_text_and_never_a_crash(what: str, tmp_path: Path) -> None:
     path = damaged_input(tmp_path / "x.arrow", what)
     count = int(os.environ.get("TOKENMILL_FUZZ", "150"))
     child = subprocess.run(
-        [sys.executable, "-c", READ_DAMAGED, path, tmp_path, "0", str(count)],
+        [sys.executable, "-c", READ_DAMAGED, path, tmp_path, "0", str(count), what],
         capture_output=True,
         text=True,
         timeout=60 + count,

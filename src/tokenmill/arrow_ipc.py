@@ -41,6 +41,7 @@ class Layout(NamedTuple):
     blocks: tuple[Block, ...]
     starts: tuple[int, ...]  # first row of each block, and the count of all rows
     chained: bool
+    big_endian: bool
 
     @property
     def rows(self) -> int:
@@ -103,7 +104,14 @@ def _scan(fd: int, size: int) -> Layout:
     starts = tuple(itertools.accumulate((block.rows for block in blocks), initial=0))
     if not prefix or starts[-1] > MAX_ROWS:
         raise _BrokenError("it has no schema" if not prefix else "its counts of rows cannot be")
-    return Layout(begin, prefix, tuple(blocks), starts, chained)
+    return Layout(begin, prefix, tuple(blocks), starts, chained, _is_big_endian(fd, begin, prefix))
+
+
+def _is_big_endian(fd: int, begin: int, end: int) -> bool:
+    metadata, _ = _metadata(fd, begin, end)
+    header = _field(metadata, _uint(metadata, 0), 2)
+    field = _field(metadata, header + _uint(metadata, header), 0)
+    return bool(field and _read("<H", metadata, field))
 
 
 def _check_end(fd: int, at: int, end: int, size: int, ended: bool, footer: bool) -> None:
@@ -125,18 +133,9 @@ def _check_end(fd: int, at: int, end: int, size: int, ended: bool, footer: bool)
 
 def _message(fd: int, at: int, end: int) -> tuple[int, int, int] | None:
     """Kind, rows and end of the message at a byte; None for the end mark."""
-    head = os.pread(fd, min(HEAD_BYTES, end - at), at)
-    length, skip = _uint(head, 0), 4
-    if length == CONTINUATION:
-        length, skip = _uint(head, 4), 8
-    if length == 0:
+    metadata, body = _metadata(fd, at, end)
+    if not metadata:
         return None
-    body = at + skip + length
-    if length > MAX_METADATA or body > end:
-        raise _BrokenError(f"the message at byte {at} would reach beyond the file ({length} bytes)")
-    metadata = head[skip : skip + length]
-    if len(metadata) < length:
-        metadata = os.pread(fd, length, at + skip)
     try:
         kind, rows, body_length = _header(metadata)
     except struct.error:
@@ -144,6 +143,62 @@ def _message(fd: int, at: int, end: int) -> tuple[int, int, int] | None:
     if not 0 <= body_length <= end - body or not 0 <= rows <= MAX_ROWS:
         raise _BrokenError(f"the message at byte {at} has an impossible length or count of rows")
     return kind, rows, body + body_length
+
+
+def _metadata(fd: int, at: int, end: int) -> tuple[bytes, int]:
+    """The metadata of the message at a byte, and where its body begins; empty at the end mark."""
+    head = os.pread(fd, min(HEAD_BYTES, end - at), at)
+    length, skip = _uint(head, 0), 4
+    if length == CONTINUATION:
+        length, skip = _uint(head, 4), 8
+    body = at + skip + length
+    if length > MAX_METADATA or body > end:
+        raise _BrokenError(f"the message at byte {at} would reach beyond the file ({length} bytes)")
+    metadata = head[skip : skip + length]
+    if len(metadata) < length:
+        metadata = os.pread(fd, length, at + skip)
+    return metadata, body
+
+
+Pairs = list[tuple[int, int]]
+
+
+def message_buffers(path: str, block: Block) -> tuple[Pairs, Pairs] | None:
+    """Nodes (rows, nulls) and buffers (absolute start, length) of a record batch.
+
+    None when it is compressed, or when anything in it does not fit its bytes.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        metadata, body = _metadata(fd, block.start, block.stop)
+        header = _field(metadata, _uint(metadata, 0), 2)
+        batch = header + _uint(metadata, header)
+        if _field(metadata, batch, 3):
+            return None
+        nodes, buffers = _pairs(metadata, batch, 1), _pairs(metadata, batch, 2)
+    except (_BrokenError, struct.error):
+        return None
+    finally:
+        os.close(fd)
+    size = block.stop - body
+    if any(not (0 <= at <= size and 0 <= length <= size - at) for at, length in buffers):
+        return None
+    if any(not 0 <= nulls <= rows for rows, nulls in nodes):
+        return None
+    return nodes, [(body + at, length) for at, length in buffers]
+
+
+def _pairs(metadata: bytes, table: int, number: int) -> Pairs:
+    """A flatbuffer vector of structs of two 64-bit numbers."""
+    field = _field(metadata, table, number)
+    if not field:
+        return []
+    vector = field + _uint(metadata, field)
+    count = _uint(metadata, vector)
+    if count * 16 > len(metadata):
+        raise struct.error("a vector longer than the message")
+    values = struct.unpack_from(f"<{2 * count}q", metadata, vector + 4)
+    return list(zip(values[::2], values[1::2], strict=True))
 
 
 def _header(metadata: bytes) -> tuple[int, int, int]:

@@ -79,6 +79,22 @@ def slices(column: Any) -> Iterator[Any]:
             yield raw.slice(start, stop - start)
 
 
+def joined(columns: Iterator[Any]) -> Iterator[Any]:
+    """Small checked columns put together up to BATCH_BYTES: some writers put a row in each."""
+    import pyarrow
+
+    waiting: list[Any] = []
+    size = rows = 0
+    for column in columns:
+        if waiting and (size + column.nbytes > BATCH_BYTES or rows + len(column) > MAX_BATCH_ROWS):
+            yield pyarrow.concat_arrays(waiting) if len(waiting) > 1 else waiting[0]
+            waiting, size, rows = [], 0, 0
+        waiting.append(column)
+        size, rows = size + column.nbytes, rows + len(column)
+    if waiting:
+        yield pyarrow.concat_arrays(waiting) if len(waiting) > 1 else waiting[0]
+
+
 def dictionary_slices(column: Any, rows: int) -> Iterator[Any]:
     """A dictionary column in slices of BATCH_BYTES once decoded.
 

@@ -19,22 +19,25 @@ import msgspec
 import numpy as np
 
 from tokenmill.arrow_ipc import Served, layout_of, open_batches
+from tokenmill.arrow_large import windows
 from tokenmill.columns import (
     MAX_BATCH_ROWS,
     BadRow,
     Batch,
     batches_of,
     dictionary_slices,
+    joined,
     slices,
 )
 from tokenmill.errors import SourceError
 from tokenmill.fields import column_path, field_of, row_fault, text_decoder
-from tokenmill.plan import BATCH_BYTES, Segment, text_sizes
+from tokenmill.plan import BATCH_BYTES, SEGMENT_BYTES, Segment, large_text, text_sizes
 from tokenmill.sources import BOM, Source, arrow_schema, open_parquet
 from tokenmill.streams import open_stream
 from tokenmill.texts import from_bytes
 
 DICTIONARY_BYTES = 2 << 20  # writers give a dictionary up at about 1 MB
+LARGE_BATCH = 2 * SEGMENT_BYTES  # as in plan.cut_record_batches
 
 
 def read_segment(source: Source, segment: Segment, text_column: str) -> Iterator[Batch]:
@@ -131,30 +134,47 @@ def _read_arrow(source: Source, segment: Segment, text_column: str) -> Iterator[
     import pyarrow
 
     layout = layout_of(source.path, source.mtime_ns)
-    schema = arrow_schema(source.path, source.mtime_ns)
-    path = column_path(schema, text_column)
-    number, row = segment.start, layout.starts[segment.start]
+    number = segment.start
+    at = [number]  # the record batch being read
     faults = (OSError, ValueError, TypeError, MemoryError, EOFError, pyarrow.ArrowException)
     try:
-        with (
-            Served(source.path, layout, segment.start, segment.stop) as served,
-            open_batches(served, schema.names.index(path[0])) as reader,
-        ):
-            for number in range(segment.start, segment.stop):
-                records = next(reader, None)
-                rows = layout.blocks[number].rows
-                if records is None or records.num_rows != rows:
-                    raise EOFError("it has not the rows that its header counts")
-                column = records.column(0)
-                column.validate()
-                yield from batches_of(slices(field_of(column, path)), row)
-                row += rows
+        size = layout.blocks[number].stop - layout.blocks[number].start
+        alone = segment.stop == number + 1 and not layout.chained
+        text = large_text(source, number, text_column) if alone and size >= LARGE_BATCH else None
+        if text is None:
+            columns = _arrow_columns(source, segment, text_column, at)
+            yield from batches_of(joined(columns), layout.starts[number])
+        else:
+            stop = segment.text_stop if segment.text_stop >= 0 else text.rows
+            columns = windows(source.path, text, segment.text_start, stop, BATCH_BYTES)
+            yield from batches_of(columns, layout.starts[number] + segment.text_start)
     except faults as error:
-        last = layout.starts[number + 1] - 1
+        first, after = layout.starts[at[0]], layout.starts[at[0] + 1]
         raise SourceError(
-            f"{source.name}: record batch {number} (rows {row} to {last}) cannot be read: {error}",
+            f"{source.name}: record batch {at[0]} (rows {first} to {after - 1}) "
+            f"cannot be read: {error}",
             hint="the file is damaged: fetch or write it again and compare its checksum",
         ) from None
+
+
+def _arrow_columns(
+    source: Source, segment: Segment, text_column: str, at: list[int]
+) -> Iterator[Any]:
+    """The text of each record batch, checked; `at` tells which one is being read."""
+    layout = layout_of(source.path, source.mtime_ns)
+    schema = arrow_schema(source.path, source.mtime_ns)
+    path = column_path(schema, text_column)
+    with (
+        Served(source.path, layout, segment.start, segment.stop) as served,
+        open_batches(served, schema.names.index(path[0])) as reader,
+    ):
+        for at[0] in range(segment.start, segment.stop):
+            records = next(reader, None)
+            if records is None or records.num_rows != layout.blocks[at[0]].rows:
+                raise EOFError("it has not the rows that its header counts")
+            column = records.column(0)
+            column.validate()
+            yield from slices(field_of(column, path))
 
 
 # --- JSON lines ------------------------------------------------------------------------------

@@ -7,15 +7,17 @@ turn comes, from its footer or its size and from constants, never from workers o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import xxhash
 
 from tokenmill.arrow_ipc import layout_of
+from tokenmill.arrow_large import PlainText, plain_text
 from tokenmill.config import PlanSettings, settings_to_dict
-from tokenmill.sources import Source, open_parquet
+from tokenmill.fields import column_path
+from tokenmill.sources import Source, arrow_schema, open_parquet
 
 # Bump when the rule changes: a journal cut by another rule is then refused, not misread.
 CUT_RULE = 1
@@ -33,8 +35,8 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
     [start, stop).
 
     Of one large row group it may be a range of its text, [text_start, text_stop) in bytes: the
-    batches that begin there (-1: to the end). It becomes one unit, or a chain of units done in
-    order where its length is known only by reading it.
+    batches that begin there (-1: to the end); of one large record batch, of its rows. It becomes
+    one unit, or a chain of units done in order where its length is known only by reading it.
     """
 
     source: int
@@ -125,9 +127,8 @@ def segments_of(source: Source, text_column: str) -> Iterator[Segment]:
             sizes = text_sizes(file.metadata, text_column)
         spans = cut_row_groups(sizes)
     elif source.kind == "arrow":
-        layout = layout_of(source.path, source.mtime_ns)
-        sizes = [block.stop - block.start for block in layout.blocks]
-        spans = [(0, len(sizes), 0, -1)] if layout.chained else cut_record_batches(sizes)
+        yield from _arrow_segments(source, text_column)
+        return
     elif source.compression:
         spans = [(0, source.size, 0, -1)]
     else:
@@ -139,6 +140,35 @@ def segments_of(source: Source, text_column: str) -> Iterator[Segment]:
             read = (text_stop if text_stop >= 0 else sum(sizes[start:stop])) - text_start
         share = read * source.size // max(1, whole)  # of the file, for the progress bar
         yield Segment(source.number, number, start, stop, share, text_start, text_stop)
+
+
+def _arrow_segments(source: Source, text_column: str) -> Iterator[Segment]:
+    layout = layout_of(source.path, source.mtime_ns)
+    sizes = [block.stop - block.start for block in layout.blocks]
+    if layout.chained:
+        yield Segment(source.number, 0, 0, len(sizes), source.size)
+        return
+    texts = {}  # bytes of text, of the large batches that can be read in parts
+    for number, size in enumerate(sizes):
+        if size >= 2 * SEGMENT_BYTES and (text := large_text(source, number, text_column)):
+            texts[number] = text.data[1]
+    spans = cut_record_batches(sizes, [block.rows for block in layout.blocks], texts)
+    for number, (start, stop, first, last) in enumerate(spans):
+        share = sum(sizes[start:stop])
+        if first or last >= 0:
+            rows = layout.blocks[start].rows
+            share = share * ((last if last >= 0 else rows) - first) // rows
+        yield Segment(source.number, number, start, stop, share, first, last)
+
+
+def large_text(source: Source, number: int, text_column: str) -> PlainText | None:
+    """Where the text of a large record batch lies, if it can be read in parts."""
+    schema = arrow_schema(source.path, source.mtime_ns)
+    path = column_path(schema, text_column)
+    if len(path) != 1:
+        return None
+    layout = layout_of(source.path, source.mtime_ns)
+    return plain_text(source.path, layout, number, schema, path[0])
 
 
 def text_sizes(metadata: Any, text_column: str) -> list[int]:
@@ -188,11 +218,25 @@ def _ranges(group: int, size: int) -> list[Span]:
     ]
 
 
-def cut_record_batches(sizes: Sequence[int]) -> list[Span]:
-    """Runs of record batches worth SEGMENT_BYTES together; a larger one alone."""
+def cut_record_batches(
+    sizes: Sequence[int], rows: Sequence[int], texts: Mapping[int, int]
+) -> list[Span]:
+    """Runs of record batches worth SEGMENT_BYTES together; a large one alone.
+
+    One that can be read in parts (`texts`: its bytes of text) is cut into ranges of its rows.
+    """
     spans: list[Span] = []
     start, total = 0, 0
     for index, size in enumerate(sizes):
+        if size >= 2 * SEGMENT_BYTES:
+            if start < index:
+                spans.append((start, index, 0, -1))
+            step = -(-rows[index] // max(1, texts.get(index, 0) // SEGMENT_BYTES)) or 1
+            firsts = range(0, max(1, rows[index]), step)
+            spans.extend((index, index + 1, first, first + step) for first in firsts[:-1])
+            spans.append((index, index + 1, firsts[-1], -1))
+            start, total = index + 1, 0
+            continue
         total += size
         if total >= SEGMENT_BYTES:
             spans.append((start, index + 1, 0, -1))
