@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow
+import pyarrow.ipc
 import pyarrow.parquet
 import pytest
 
@@ -58,6 +59,26 @@ def write_parquet(
     ids = pyarrow.array([f"id{i}" for i in range(len(texts))])
     table = pyarrow.table({"id": ids, "text": column})
     pyarrow.parquet.write_table(table, path, row_group_size=rows, **kw)
+    return path
+
+
+def write_arrow(
+    path: Path,
+    texts: Sequence[str | bytes | None],
+    *,
+    rows: int = 20,
+    kind: object = None,
+    form: str = "stream",
+    compression: str | None = None,
+) -> Path:
+    """An Arrow stream (as `datasets` writes) or file, in record batches of so many rows."""
+    column = pyarrow.array(texts, kind or pyarrow.string())
+    ids = pyarrow.array([f"id{i}" for i in range(len(texts))])
+    table = pyarrow.table({"id": ids, "text": column})
+    new = pyarrow.ipc.new_stream if form == "stream" else pyarrow.ipc.new_file
+    options = pyarrow.ipc.IpcWriteOptions(compression=compression)
+    with new(path, table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=rows)
     return path
 
 

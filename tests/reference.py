@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow
+import pyarrow.ipc
 import pyarrow.parquet
 import tiktoken
 
@@ -38,6 +39,14 @@ def rows(path: Path, column: str = "text") -> Iterator[tuple[int, str]]:
     if path.suffix == ".parquet":
         table = pyarrow.parquet.read_table(path, columns=[column])
         for row, value in enumerate(table.column(0).to_pylist()):
+            yield row, value if isinstance(value, str) else value.decode()
+        return
+    if path.suffix == ".arrow":
+        with open(path, "rb") as file:
+            form = pyarrow.ipc.open_file if file.read(6) == b"ARROW1" else pyarrow.ipc.open_stream
+        with pyarrow.memory_map(str(path)) as mapped:
+            values = form(mapped).read_all().column(column).to_pylist()
+        for row, value in enumerate(values):
             yield row, value if isinstance(value, str) else value.decode()
         return
     openers = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}

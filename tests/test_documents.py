@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pyarrow
+import pyarrow.ipc
 import pyarrow.parquet
 import pytest
 from conftest import write_jsonl, write_parquet
@@ -281,3 +282,96 @@ def test_a_giant_row_group_is_read_in_ranges_and_chains(texts: list[str], tmp_pa
     assert one.run["units_encoded"] > 2
     tokenmill.prepare(tmp_path / "many.parquet", tmp_path / "b", val="none", workers=2)
     assert (tmp_path / "a/train.bin").read_bytes() == (tmp_path / "b/train.bin").read_bytes()
+
+
+# --- text inside objects ---------------------------------------------------------------------
+
+NESTED_LINES = {
+    b'{"data": {"text": "inner", "n": 1}, "z": 1}': "inner",
+    b'{"data.text": "exact", "data": {"text": "inner"}}': "exact",
+    b'{"data.text": "exact", "data": 7}': "exact",
+    b'{"data": {"n": 1}, "data.text": "exact"}': "exact",
+    b'{"data": {"text": 1}}': "field 'data.text' is int, where text should be",
+    b'{"data": {"text": null}}': "field 'data.text' is null, where text should be",
+    b'{"data": {"text": {"x": 1}}}': "field 'data.text' is object, where text should be",
+    b'{"data": {}}': "no field 'data.text'",
+    b'{"other": 1}': "no field 'data.text'",
+    b'{"text": "x"}': "no field 'data.text'",
+    b'{"data": 1}': "no field 'data.text': 'data' is int, not an object",
+    b'{"data": ["text"]}': "no field 'data.text': 'data' is array, not an object",
+    b'{"data": null}': "no field 'data.text': 'data' is null, not an object",
+    b'{"data.text": 7, "data": {"text": "x"}}': "field 'data.text' is int, where text should be",
+    b'["data"]': "not a JSON object",
+    b"{oops": "not valid JSON",
+    b'{"data": {"text": "\\ud800"}}': "not valid JSON",
+}
+
+
+def test_a_json_field_by_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b"\n".join(NESTED_LINES))
+    texts, bad = read(path, "data.text")
+    expected = list(NESTED_LINES.values())
+    assert texts == expected[:4]
+    assert [row for row, _ in bad] == list(range(4, len(expected)))
+    for (_, reason), wanted in zip(bad, expected[4:], strict=True):
+        assert reason == wanted or (wanted.startswith("not ") and reason.startswith(wanted))
+
+
+def test_a_json_field_of_any_depth_and_names_that_are_no_path(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"a": {"b": {"c": {"d": "deep"}}}, "e.": "dot", ".f": "g", "..": "two"}\n')
+    assert read(path, "a.b.c.d") == (["deep"], [])
+    for name, text in (("e.", "dot"), (".f", "g"), ("..", "two")):
+        assert read(path, name) == ([text], [])
+    with pytest.raises(InputError, match=r"no field 'a.b.x'") as error:
+        read(path, "a.b.x")
+    assert "a.b.c.d, e., .f" in error.value.hint
+
+
+def struct_table() -> pyarrow.Table:
+    inner = pyarrow.array(["a", None, "c", "d"] * 5)
+    number = pyarrow.array([1, 2, 3, 4] * 5)
+    outer_null = pyarrow.array([False, False, True, False] * 5)
+    data = pyarrow.StructArray.from_arrays([number, inner], ["n", "text"], mask=outer_null)
+    meta = pyarrow.StructArray.from_arrays([data], ["data"])
+    return pyarrow.table({"id": number, "data": data, "meta": meta})
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x.arrow"])
+def test_struct_columns_by_their_path(name: str, tmp_path: Path) -> None:
+    path, table = tmp_path / name, struct_table()
+    if name == "x.parquet":
+        pyarrow.parquet.write_table(table, path, row_group_size=6)
+    else:
+        with pyarrow.ipc.new_stream(path, table.schema) as writer:
+            writer.write_table(table, max_chunksize=6)
+    for column in ("data.text", "meta.data.text"):
+        texts, bad = read(path, column)
+        assert texts == ["a", "d"] * 5
+        # a null of the object around it is a null too
+        assert [row for row, _ in bad] == [row for row in range(20) if row % 4 in (1, 2)]
+        assert {reason for _, reason in bad} == {"null, where text should be"}
+    for column, message in (
+        ("data", r"is struct<n: int64, text: string>, not text"),
+        ("data.n", "is int64, not text"),
+        ("data.x", "no column 'data.x'"),
+        ("id.text", "no column 'id.text'"),
+    ):
+        with pytest.raises(InputError, match=message) as error:
+            read(path, column)
+        if column != "data.n":
+            assert "data.n, data.text" in error.value.hint
+
+
+def test_a_column_of_exactly_that_name_comes_first(tmp_path: Path) -> None:
+    table = pyarrow.table({"data.text": ["flat"], "data": [{"text": "inner"}]})
+    with pyarrow.ipc.new_stream(tmp_path / "x.arrow", table.schema) as writer:
+        writer.write_table(table)
+    assert read(tmp_path / "x.arrow", "data.text") == (["flat"], [])
+    pyarrow.parquet.write_table(table.select(["data.text"]), tmp_path / "x.parquet")
+    assert read(tmp_path / "x.parquet", "data.text") == (["flat"], [])
+    # parquet's own names do not tell the two apart
+    pyarrow.parquet.write_table(table, tmp_path / "y.parquet")
+    with pytest.raises(InputError, match=r"more than one column is called 'data.text'"):
+        read(tmp_path / "y.parquet", "data.text")

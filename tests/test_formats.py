@@ -14,7 +14,7 @@ import tokenmill
 from tokenmill.config import Val, parse_bytes, parse_count
 from tokenmill.errors import UsageError
 from tokenmill.formats import get_format
-from tokenmill.pipeline import Options, plan_settings
+from tokenmill.options import Options, plan_settings
 
 GOLDEN = np.array([50256, 1, 2, 50256, 3, 50256, 4, 5, 6])
 

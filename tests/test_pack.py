@@ -10,17 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenmill.config import Val
+from tokenmill.options import Options, plan_settings
 from tokenmill.pack import (
     CutRule,
     NeedStarts,
     Packed,
     Packer,
+    StreamCounts,
     StreamState,
     add_separators,
     document_hash,
     partition,
 )
-from tokenmill.pipeline import Options, plan_settings
 
 SETTINGS = plan_settings(Options(), "out")
 lengths = st.lists(st.integers(0, 30), min_size=0, max_size=40)
@@ -66,28 +67,41 @@ def naive(documents: list[int], cut: CutRule) -> dict[tuple[str, int], list[int]
     return files
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(
     st.lists(lengths, max_size=8),
+    st.lists(st.booleans(), min_size=8, max_size=8),
     st.sampled_from(["none", "docs:1", "docs:7", "tokens:1", "tokens:55", "shard"]),
     st.sampled_from([0, 1, 13, 64, 1000]),
     st.booleans(),
 )
 def test_units_laid_out_one_by_one_fill_the_files_as_the_obvious_way_does(
-    units: list[list[int]], val: str, shard: int, by_document: bool
+    units: list[list[int]], cuts: list[bool], val: str, shard: int, by_document: bool
 ) -> None:
+    """Units of whole documents, and where `cuts` says so of documents that go on in the next."""
     if val == "shard" and not shard:
         shard = 50
     cut = rule(val, shard, by_document)
     state = StreamState()
     files: dict[tuple[str, int], list[int]] = {}
-    for unit in units:
-        ends = np.cumsum(np.array(unit, np.int64))
-        starts = ends - np.array(unit, np.int64)
+    documents: list[int] = []
+    continued = False
+    for number, unit in enumerate(units):
+        later = units[number + 1] if number + 1 < len(units) else [0]
+        open_ = cuts[number] and bool(unit and unit[-1] and later and later[0])
         tokens = int(sum(unit))
-        pieces, after = cut.lay_out(state, tokens, len(unit), 1, starts)
+        packed = Packed(
+            np.zeros(tokens, np.uint16), np.array(unit, np.int64), np.arange(len(unit)),
+            continued, open_,
+        )  # fmt: skip
+        counts, starts = StreamCounts.of(packed), packed.starts()
+        if continued:
+            documents[-1] += unit[0]
+        documents += unit[int(continued) :]
+        continued = open_
+        pieces, after = cut.lay_out(state, counts, starts)
         with contextlib.suppress(NeedStarts):  # without the starts: the same answer, or none
-            assert cut.lay_out(state, tokens, len(unit), 1, None) == (pieces, after)
+            assert cut.lay_out(state, counts, None) == (pieces, after)
         covered = 0
         for piece in pieces:
             assert piece.start == covered
@@ -98,10 +112,10 @@ def test_units_laid_out_one_by_one_fill_the_files_as_the_obvious_way_does(
         assert covered == tokens
         assert (after.tokens, after.documents) == (
             state.tokens + tokens,
-            state.documents + len(unit),
+            state.documents + len(unit) - open_,
         )
         state = after
-    assert files == naive([n for unit in units for n in unit], cut)
+    assert files == naive(documents, cut)
 
 
 @given(lengths, st.sampled_from(["append", "prepend", "none"]))

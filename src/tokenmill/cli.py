@@ -135,7 +135,8 @@ def prepare(
 @plan_options
 def plan(inputs: tuple[str, ...], output: str, as_json: bool, **options: Any) -> int:
     """Show what `prepare` with the same arguments would read and write. Writes nothing."""
-    from tokenmill.pipeline import make_options, make_plan
+    from tokenmill.options import make_options
+    from tokenmill.pipeline import make_plan
 
     prepared = make_plan(list(inputs), output, make_options(options))
     if as_json:

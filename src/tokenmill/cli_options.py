@@ -10,7 +10,17 @@ import click
 INPUTS = [
     click.argument("inputs", nargs=-1, required=True),
     click.option("-o", "--output", required=True, metavar="DIR", help="Folder to write."),
-    click.option("--text-column", default="text", show_default=True, help="Column or JSON field."),
+    click.option(
+        "--text-column",
+        default="text",
+        show_default=True,
+        help="Column or JSON field; a.b is field b in a.",
+    ),
+    click.option(
+        "--text-separator",
+        metavar="STRING",
+        help=r"Between documents of a .txt file, such as '\n\n'.  [default: none, a file is one]",
+    ),
 ]
 
 TOKENIZER = [
@@ -53,6 +63,10 @@ OUTPUTS = [
     ),
     click.option("--seed", type=int, default=0, show_default=True, help="For --val FRACTION."),
     click.option("--drop-empty", is_flag=True, help="Drop empty documents (counted)."),
+    click.option("--min-tokens", metavar="N", help="Drop documents with fewer (counted)."),
+    click.option("--max-tokens", metavar="N", help="Drop documents with more (counted)."),
+    click.option("--limit-docs", metavar="N", help="Only the first N documents: a trial run."),
+    click.option("--limit-tokens", metavar="N", help="Only documents that begin before token N."),
 ]
 
 RUN = [

@@ -97,10 +97,20 @@ class Val(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.kind}:{self.amount}" if self.amount else self.kind
 
 
+class Reading(msgspec.Struct, frozen=True):
+    """What a reader needs to know to find the documents in a file."""
+
+    text_column: str
+    separator: bytes | None = None  # of documents in a text file; None: a file is one document
+    may_cut: bool = False  # a giant text may be cut between words, see encoders/cuts.py
+
+
 class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What decides the bytes. Every field is part of the output's fingerprint."""
 
     text_column: str
+    text_separator: str | None = None
+    may_cut: bool = False
     tokenizer: str
     tokenizer_sha256: str
     pattern: str = ""  # of a .tiktoken file, which does not say it itself
@@ -116,6 +126,19 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     name: str
     drop_empty: bool
+    min_tokens: int = 0  # a document with fewer is dropped
+    max_tokens: int = 0  # one with more, too; 0: no limit
+    limit_docs: int = 0  # the first documents only; 0: all
+    limit_tokens: int = 0  # only documents that begin before this token
+
+    @property
+    def reading(self) -> Reading:
+        separator = None if self.text_separator is None else self.text_separator.encode()
+        return Reading(self.text_column, separator, self.may_cut)
+
+    @property
+    def limited(self) -> bool:
+        return bool(self.limit_docs or self.limit_tokens)
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):

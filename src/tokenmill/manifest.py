@@ -34,6 +34,8 @@ class Counts(msgspec.Struct, array_like=True):
     tokens: int = 0
     text_bytes: int = 0
     special_strings: int = 0
+    too_short: int = 0  # of the dropped: under --min-tokens
+    too_long: int = 0
 
     def add(self, other: Counts) -> None:
         for field in self.__struct_fields__:

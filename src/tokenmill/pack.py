@@ -15,9 +15,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tokenmill.batch import Fragment
 from tokenmill.config import PlanSettings, Val
 from tokenmill.encoders.fast import U32
-from tokenmill.errors import EncoderError
+from tokenmill.errors import EncoderError, TokenmillError
 from tokenmill.texts import I64
 
 MASK = (1 << 64) - 1
@@ -70,6 +71,10 @@ class Packed(NamedTuple):
     open: bool = False
 
     @property
+    def arrays(self) -> tuple[Tokens, I64, I64]:
+        return self.tokens, self.lengths, self.rows
+
+    @property
     def documents(self) -> int:
         """How many end here."""
         return len(self.lengths) - self.open
@@ -86,13 +91,6 @@ class Packed(NamedTuple):
             return np.zeros(0, np.int64)
         breaks = np.flatnonzero(np.diff(self.rows[: self.documents]) != 1) + 1
         return np.concatenate((np.zeros(1, np.int64), breaks))
-
-
-class Fragment(NamedTuple):
-    """Which part of a document a batch of one piece holds."""
-
-    first: bool
-    last: bool
 
 
 class _Stream:
@@ -136,6 +134,32 @@ def _join(parts: list[Any], nothing: Any) -> Any:
     if len(parts) == 1:
         return parts[0]
     return np.concatenate(parts) if parts else nothing
+
+
+def rows_within(
+    packed: list[Packed], documents_before: int, tokens_before: int, settings: PlanSettings
+) -> int | None:
+    """How many rows of a unit `--limit-docs` and `--limit-tokens` leave; None: all of them.
+
+    A document is in if fewer than `limit_docs` stand before it and if it begins before token
+    `limit_tokens`; one that began in an earlier unit is.
+    """
+    rows = np.concatenate([p.rows for p in packed])
+    lengths = np.concatenate([p.lengths for p in packed])
+    order = np.argsort(rows, kind="stable")
+    rows, lengths = rows[order], lengths[order]
+    starts = tokens_before + np.cumsum(lengths) - lengths
+    inside = np.ones(len(rows), bool)
+    if settings.limit_docs:
+        inside &= documents_before + np.arange(len(rows)) < settings.limit_docs
+    if settings.limit_tokens:
+        inside &= starts < settings.limit_tokens
+    if any(p.continued for p in packed):
+        inside[:1] = True
+    count = int(np.count_nonzero(inside))
+    if count == len(rows):
+        return None
+    return int(rows[count - 1]) + 1 if count else 0
 
 
 class Packer:
@@ -204,7 +228,8 @@ class Packer:
                 below &= lengths > 0
             self.too_short += int(np.count_nonzero(below))
         self.too_long += int(np.count_nonzero(long))
-        return ~drop
+        keep: npt.NDArray[np.bool_] = ~drop
+        return keep
 
     def _held_out(self, positions: I64) -> npt.NDArray[np.bool_]:
         hashes = document_hash(self.settings.seed, self.source, positions)
@@ -287,13 +312,13 @@ class StreamCounts(msgspec.Struct, frozen=True, array_like=True):
     tokens: int
     documents: int  # that end in the unit
     runs: int
-    open: bool = False  # its last document goes on in the next unit
+    continued: bool = False  # its first document began in an earlier unit
+    open: bool = False  # its last document goes on in the next
 
     @classmethod
     def of(cls, packed: Packed) -> StreamCounts:
-        return cls(
-            len(packed.tokens), packed.documents, len(packed.run_starts()), packed.open
-        )
+        runs = len(packed.run_starts())
+        return cls(len(packed.tokens), packed.documents, runs, packed.continued, packed.open)
 
 
 class Piece(NamedTuple):
@@ -334,6 +359,8 @@ class CutRule(msgspec.Struct, frozen=True):
         `starts` are the first tokens of the documents that begin in it; None where they are not
         at hand, which raises NeedStarts if the answer depends on them.
         """
+        if counts.tokens and counts.continued != state.open:
+            raise TokenmillError("a unit does not go on where the one before it ends")
         pieces: list[Piece] = []
         position, end = state.tokens, state.tokens + counts.tokens
         split, split_start = state.split, state.split_start

@@ -7,32 +7,38 @@ turn comes, from its footer or its size and from constants, never from workers o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import xxhash
 
-from tokenmill.config import PlanSettings, settings_to_dict
-from tokenmill.sources import Source, open_parquet
+from tokenmill.arrow_ipc import layout_of
+from tokenmill.arrow_large import PlainText, plain_text
+from tokenmill.config import PlanSettings, Reading, settings_to_dict
+from tokenmill.fields import column_path
+from tokenmill.sources import Source, arrow_schema, open_parquet
 
 # Bump when the rule changes: a journal cut by another rule is then refused, not misread.
-CUT_RULE = 1
+CUT_RULE = 2
 # A segment is worth some 16 MB of text: a lost one costs a tenth of a second.
 SEGMENT_BYTES = 16 << 20
 # A segment that turns out longer (compressed file, giant row group) is a chain of units this big.
 UNIT_BYTES = 16 << 20
 FEW_ROW_GROUPS = 8
+# At the end of a byte range, a document that ends within so many bytes is read whole.
+TEXT_WINDOW = 4 << 20
 # Text given to the encoder at once: its memory grows with the batch (docs/log.md).
 BATCH_BYTES = 4 << 20
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
-    """A piece of a source that one worker reads: row groups or bytes [start, stop).
+    """A piece of a source that one worker reads: row groups, record batches or bytes
+    [start, stop).
 
     Of one large row group it may be a range of its text, [text_start, text_stop) in bytes: the
-    batches that begin there (-1: to the end). It becomes one unit, or a chain of units done in
-    order where its length is known only by reading it.
+    batches that begin there (-1: to the end); of one large record batch, of its rows. It becomes
+    one unit, or a chain of units done in order where its length is known only by reading it.
     """
 
     source: int
@@ -62,7 +68,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def to_dict(self) -> dict[str, Any]:
         """What is bound to an output: nothing of this machine, this run or this moment."""
         return {
-            "cut_rule": [CUT_RULE, SEGMENT_BYTES, UNIT_BYTES, BATCH_BYTES, FEW_ROW_GROUPS],
+            "cut_rule": [
+                CUT_RULE,
+                SEGMENT_BYTES,
+                UNIT_BYTES,
+                BATCH_BYTES,
+                FEW_ROW_GROUPS,
+                TEXT_WINDOW,
+            ],
             "settings": settings_to_dict(self.settings),
             "sources": [source.identity() for source in self.sources],
         }
@@ -115,23 +128,56 @@ def _source_difference(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> 
     return shown + ([f"... and {len(lines) - 10} more inputs"] if len(lines) > 10 else [])
 
 
-def segments_of(source: Source, text_column: str) -> Iterator[Segment]:
-    """Cut one source. The only step that looks into the file: a parquet footer."""
+def segments_of(source: Source, reading: Reading) -> Iterator[Segment]:
+    """Cut one source. The only step that looks into the file: a parquet footer, Arrow's headers."""
+    sizes: list[int] = []  # of what is cut between: row groups, record batches
     if source.kind == "parquet":
         with open_parquet(source.path) as file:
-            sizes = text_sizes(file.metadata, text_column)
+            sizes = text_sizes(file.metadata, reading.text_column)
         spans = cut_row_groups(sizes)
+    elif source.kind == "arrow":
+        yield from _arrow_segments(source, reading.text_column)
+        return
     elif source.compression:
         spans = [(0, source.size, 0, -1)]
     else:
         spans = cut_bytes(source.size)
-    whole = sum(sizes) if source.kind == "parquet" else source.size
+    whole = sum(sizes) if sizes else source.size
     for number, (start, stop, text_start, text_stop) in enumerate(spans):
         read = stop - start
-        if source.kind == "parquet":
+        if sizes:
             read = (text_stop if text_stop >= 0 else sum(sizes[start:stop])) - text_start
         share = read * source.size // max(1, whole)  # of the file, for the progress bar
         yield Segment(source.number, number, start, stop, share, text_start, text_stop)
+
+
+def _arrow_segments(source: Source, text_column: str) -> Iterator[Segment]:
+    layout = layout_of(source.path, source.mtime_ns)
+    sizes = [block.stop - block.start for block in layout.blocks]
+    if layout.chained:
+        yield Segment(source.number, 0, 0, len(sizes), source.size)
+        return
+    texts = {}  # bytes of text, of the large batches that can be read in parts
+    for number, size in enumerate(sizes):
+        if size >= 2 * SEGMENT_BYTES and (text := large_text(source, number, text_column)):
+            texts[number] = text.data[1]
+    spans = cut_record_batches(sizes, [block.rows for block in layout.blocks], texts)
+    for number, (start, stop, first, last) in enumerate(spans):
+        share = sum(sizes[start:stop])
+        if first or last >= 0:
+            rows = layout.blocks[start].rows
+            share = share * ((last if last >= 0 else rows) - first) // rows
+        yield Segment(source.number, number, start, stop, share, first, last)
+
+
+def large_text(source: Source, number: int, text_column: str) -> PlainText | None:
+    """Where the text of a large record batch lies, if it can be read in parts."""
+    schema = arrow_schema(source.path, source.mtime_ns)
+    path = column_path(schema, text_column)
+    if len(path) != 1:
+        return None
+    layout = layout_of(source.path, source.mtime_ns)
+    return plain_text(source.path, layout, number, schema, path[0])
 
 
 def text_sizes(metadata: Any, text_column: str) -> list[int]:
@@ -181,8 +227,38 @@ def _ranges(group: int, size: int) -> list[Span]:
     ]
 
 
+def cut_record_batches(
+    sizes: Sequence[int], rows: Sequence[int], texts: Mapping[int, int]
+) -> list[Span]:
+    """Runs of record batches worth SEGMENT_BYTES together; a large one alone.
+
+    One that can be read in parts (`texts`: its bytes of text) is cut into ranges of its rows.
+    """
+    spans: list[Span] = []
+    start, total = 0, 0
+    for index, size in enumerate(sizes):
+        if size >= 2 * SEGMENT_BYTES:
+            if start < index:
+                spans.append((start, index, 0, -1))
+            step = -(-rows[index] // max(1, texts.get(index, 0) // SEGMENT_BYTES)) or 1
+            firsts = range(0, max(1, rows[index]), step)
+            spans.extend((index, index + 1, first, first + step) for first in firsts[:-1])
+            spans.append((index, index + 1, firsts[-1], -1))
+            start, total = index + 1, 0
+            continue
+        total += size
+        if total >= SEGMENT_BYTES:
+            spans.append((start, index + 1, 0, -1))
+            start, total = index + 1, 0
+    if start < len(sizes):
+        spans.append((start, len(sizes), 0, -1))
+    return spans
+
+
 def cut_bytes(size: int) -> list[Span]:
     """Equal byte ranges; a line belongs to the range in which it starts."""
+    if size == 0:
+        return [(0, 0, 0, -1)]  # an empty text file is an empty document
     return [
         (start, min(size, start + SEGMENT_BYTES), 0, -1) for start in range(0, size, SEGMENT_BYTES)
     ]

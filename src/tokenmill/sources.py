@@ -7,14 +7,10 @@ Whatever cannot be read as what it claims to be is an error here, not after an h
 
 from __future__ import annotations
 
-import bz2
-import glob
-import gzip
-import io
 import lzma
 import os
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from stat import S_ISREG
@@ -23,15 +19,24 @@ from typing import IO, Any, Literal
 import msgspec
 import xxhash
 
+from tokenmill.arrow_ipc import Served, layout_of, open_batches
 from tokenmill.errors import InputError, SourceError
+from tokenmill.fields import check_column, field_names, has_field, listed
+from tokenmill.listing import Skipped, expand, printable, refuse_twice
+from tokenmill.streams import open_stream
 
-Kind = Literal["parquet", "jsonl"]
+Kind = Literal["parquet", "arrow", "jsonl", "text"]
 
 EXTENSIONS: dict[str, Kind] = {
     ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".json": "jsonl",
+    ".txt": "text",
 }
 COMPRESSIONS = {".gz": "gz", ".zst": "zst", ".bz2": "bz2", ".xz": "xz"}
 MAGIC = {"gz": b"\x1f\x8b", "zst": b"\x28\xb5\x2f\xfd", "bz2": b"BZh", "xz": b"\xfd7zXZ\x00"}
@@ -55,16 +60,11 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     fingerprint: str
     mtime_ns: int
-    rows: int = -1  # known from a parquet footer; -1 where only reading tells
+    rows: int = -1  # known from a parquet footer or Arrow's headers; -1 where only reading tells
 
     def identity(self) -> dict[str, Any]:
         """What binds this source to a plan: nothing of where or when it lies on disk."""
         return {"name": self.name, "size": self.size, "fingerprint": self.fingerprint}
-
-
-class Skipped(msgspec.Struct, frozen=True):
-    path: str
-    reason: str
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -87,7 +87,10 @@ def find_sources(
     skipped: list[Skipped] = []
     paths: list[str] = []
     for argument in inputs:
-        paths.extend(_expand(os.fspath(argument), skipped))
+        found = expand(os.fspath(argument), skipped)
+        if os.path.isdir(argument):
+            _refuse_mixture(os.fspath(argument), found)
+        paths.extend(found)
     if exclude is not None:
         inside = os.path.join(os.path.realpath(exclude), "")
         ours = {path for path in paths if os.path.realpath(path).startswith(inside)}
@@ -95,97 +98,25 @@ def find_sources(
         paths = [path for path in paths if path not in ours]
         if not paths:
             raise InputError("the only inputs are in the output folder")
-    _refuse_twice(paths)
+    refuse_twice(paths)
     root = os.path.commonpath([os.path.dirname(path) for path in paths])
     with ThreadPoolExecutor(max_workers=4) as pool:
         sources = list(
             pool.map(lambda item: _identify(item[0], item[1], root, text_column), enumerate(paths))
         )
-    shown = [Skipped(_printable(s.path), s.reason) for s in skipped]
+    shown = [Skipped(printable(s.path), s.reason) for s in skipped]
     return Found(tuple(sources), tuple(shown))
 
 
-def _printable(path: str) -> str:
-    """A path that can be printed and put into JSON, whatever bytes it is made of."""
-    return os.fsencode(path).decode(errors="backslashreplace")
-
-
-def _expand(argument: str, skipped: list[Skipped]) -> list[str]:
-    """One argument to absolute paths of files."""
-    if os.path.isdir(argument):
-        files = list(_walk(argument, skipped))
-        if not files:
-            raise InputError(f"{argument}: no input files in this directory")
-        return files
-    if os.path.exists(argument):
-        return [os.path.abspath(argument)]
-    if glob.has_magic(argument):
-        files = _expand_glob(argument, skipped)
-        if not files:
-            raise InputError(
-                f"{argument}: no file matches", hint="check the pattern; an empty glob is an error"
-            )
-        return files
-    raise InputError(f"{argument}: no such file or directory")
-
-
-def _expand_glob(pattern: str, skipped: list[Skipped]) -> list[str]:
-    fixed = 0  # leading components without magic: named by the user, hidden or not
-    while not glob.has_magic(Path(pattern).parts[fixed]):
-        fixed += 1
-    files: list[str] = []
-    # include_hidden, so that a skipped file is listed and not just absent
-    for match in sorted(glob.glob(pattern, recursive=True, include_hidden=True), key=os.fsencode):
-        reason = next(filter(None, map(_hidden, Path(match).parts[fixed:])), "")
-        if os.path.isdir(match):
-            if not reason and "**" not in pattern:
-                files.extend(_walk(match, skipped))
-        elif reason:
-            skipped.append(Skipped(match, reason))
-        else:
-            files.append(os.path.abspath(match))
-    return sorted(files, key=os.fsencode)
-
-
-def _walk(directory: str, skipped: list[Skipped]) -> Iterator[str]:
-    found: list[str] = []
-
-    def unreadable(error: OSError) -> None:
-        raise InputError(f"{error.filename}: cannot be listed: {error.strerror}")
-
-    for folder, names, files in os.walk(directory, onerror=unreadable):
-        for name in names:
-            if os.path.islink(os.path.join(folder, name)) and not _hidden(name):
-                skipped.append(Skipped(os.path.join(folder, name), "a link to a folder"))
-        for name in [n for n in names if _hidden(n)]:
-            skipped.append(Skipped(os.path.join(folder, name), _hidden(name)))
-            names.remove(name)
-        for name in files:
-            if _hidden(name):
-                skipped.append(Skipped(os.path.join(folder, name), _hidden(name)))
-            else:
-                found.append(os.path.abspath(os.path.join(folder, name)))
-    return iter(sorted(found, key=os.fsencode))
-
-
-def _hidden(path: str) -> str:
-    """Why a file found by searching is passed over; '' when it is not."""
-    name = os.path.basename(path.rstrip("/"))
-    if name.startswith("."):
-        return "hidden"
-    return "starts with an underscore" if name.startswith("_") else ""
-
-
-def _refuse_twice(paths: list[str]) -> None:
-    seen: dict[str, str] = {}
-    for path in paths:
-        real = os.path.realpath(path)
-        if real in seen:
-            raise InputError(
-                f"{path}: named twice" + (f" (also as {seen[real]})" if seen[real] != path else ""),
-                hint="each file may be given once; a directory or glob may already include it",
-            )
-        seen[real] = path
+def _refuse_mixture(folder: str, paths: list[str]) -> None:
+    """A readme.txt beside parquet files is hardly meant as a document."""
+    kinds = {_kind_of(path)[0] for path in paths}
+    if "text" in kinds and len(kinds) > 1:
+        text = next(path for path in paths if _kind_of(path)[0] == "text")
+        raise InputError(
+            f"{folder}: holds text files ({os.path.basename(text)}) beside other inputs",
+            hint=f"say which you want: {folder}/**/*.txt, or the others by a pattern of their own",
+        )
 
 
 def _identify(number: int, path: str, root: str, text_column: str) -> Source:
@@ -206,7 +137,9 @@ def _identify(number: int, path: str, root: str, text_column: str) -> Source:
     rows = -1
     if kind == "parquet":
         rows = _check_parquet(path, text_column)
-    else:
+    elif kind == "arrow":
+        rows = _check_arrow(path, stat.st_mtime_ns, text_column)
+    elif kind == "jsonl":
         _check_jsonl(path, compression, text_column)
     return Source(
         number=number,
@@ -227,17 +160,17 @@ def _kind_of(path: str) -> tuple[Kind, str]:
     if compression:
         extension = os.path.splitext(stem)[1]
     kind = EXTENSIONS.get(extension)
-    if kind is None or (compression and kind == "parquet"):
+    if kind is None or (compression and kind not in ("jsonl", "text")):
         raise InputError(
             f"{path}: unknown extension {''.join(Path(path).suffixes[-2:]) or '(none)'}",
-            hint=f"read are {', '.join(EXTENSIONS)}, and JSON lines with "
+            hint=f"read are {', '.join(EXTENSIONS)}, and JSON lines and text with "
             f"{', '.join(COMPRESSIONS)}; name the files you want, for example with a glob",
         )
     return kind, compression
 
 
 def _check_magic(path: str, kind: Kind, compression: str, size: int, file: IO[bytes]) -> None:
-    if size == 0:
+    if size == 0 and (kind, compression) != ("text", ""):
         raise InputError(f"{path}: the file is empty", hint="remove it, or fetch it again")
     head = file.read(max(len(LFS_POINTER), 8))
     if head.startswith(LFS_POINTER):
@@ -253,14 +186,21 @@ def _check_magic(path: str, kind: Kind, compression: str, size: int, file: IO[by
                 f"{'the start' if head[:4] != b'PAR1' else 'the end'})",
                 hint="download it again and compare its size",
             )
+    elif kind == "arrow":
+        if head.startswith(b"FEA1"):
+            raise InputError(
+                f"{path}: Feather version 1, which is not Arrow IPC",
+                hint="write it again with pyarrow.feather.write_feather(..., version=2)",
+            )
     elif compression:
         if not head.startswith(MAGIC[compression]) and not _skippable_frame(head, compression):
             raise InputError(f"{path}: does not begin like a .{compression} file")
     else:
-        for name, magic in (*MAGIC.items(), ("parquet", b"PAR1")):
+        for name, magic in (*MAGIC.items(), ("parquet", b"PAR1"), ("arrow", b"ARROW1")):
             if head.startswith(magic):
+                what = "text" if kind == "text" else "JSON lines"
                 raise InputError(
-                    f"{path}: looks like {name}, not like JSON lines",
+                    f"{path}: looks like {name}, not like {what}",
                     hint=f"give it its right extension (.{name})",
                 )
 
@@ -306,118 +246,42 @@ def open_parquet(path: str, metadata: Any = None, dictionary: str = "") -> Any:
         ) from None
 
 
-def is_text_type(kind: Any) -> bool:
-    """Whether an Arrow type holds text or bytes, also under a dictionary."""
-    from pyarrow import types
-
-    if types.is_dictionary(kind):
-        kind = kind.value_type
-    return bool(
-        types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
-        or types.is_string_view(kind)
-        or types.is_binary_view(kind)
-    )
-
-
 def _check_parquet(path: str, text_column: str) -> int:
     try:
         file = open_parquet(path)
     except SourceError as error:
         raise InputError(error.message, hint=error.hint) from None
     with file:
-        schema = file.schema_arrow
-        if text_column not in schema.names:
-            raise InputError(
-                f"{path}: no column {text_column!r}",
-                hint=f"columns are: {', '.join(schema.names)}; choose one with --text-column",
-            )
+        check_column(path, file.schema_arrow, text_column)
         paths = [file.metadata.schema.column(i).path for i in range(file.metadata.num_columns)]
-        if schema.names.count(text_column) > 1 or paths.count(text_column) > 1:
+        if paths.count(text_column) > 1:
             raise InputError(f"{path}: more than one column is called {text_column!r}")
-        kind = schema.field(text_column).type
-        if not is_text_type(kind):
-            raise InputError(
-                f"{path}: column {text_column!r} is {kind}, not text",
-                hint="choose a string or binary column with --text-column",
-            )
         return int(file.metadata.num_rows)
 
 
-def open_stream(path: str, compression: str) -> Any:
-    """The decompressed bytes of a file, several members or frames included."""
-    if compression == "gz":
-        return gzip.open(path, "rb")
-    if compression == "bz2":
-        return io.BufferedReader(_Streams(path, bz2.BZ2Decompressor, padding=0), 1 << 20)
-    if compression == "xz":
-        return io.BufferedReader(_Streams(path, lzma.LZMADecompressor, padding=4), 1 << 20)
-    if compression == "zst":
-        import pyarrow
+def arrow_schema(path: str, mtime_ns: int) -> Any:
+    """The schema of an Arrow stream or file."""
+    import pyarrow
 
-        stream = pyarrow.CompressedInputStream(pyarrow.OSFile(path), "zstd")
-        return io.BufferedReader(stream, 1 << 20)
-    return open(path, "rb")
+    layout = layout_of(path, mtime_ns)
+    try:
+        with Served(path, layout, 0, 0) as served, open_batches(served, None) as reader:
+            return reader.schema
+    except (OSError, ValueError, TypeError, MemoryError, pyarrow.ArrowException) as error:
+        raise SourceError(
+            f"{path}: the schema cannot be read: {error}",
+            hint="fetch or write the file again and compare its size",
+        ) from None
 
 
-class _Streams(io.RawIOBase):
-    """One or more bz2 or xz streams end to end, and nothing else.
-
-    The standard library's own readers take whatever follows a stream and does not begin like one
-    for garbage and end there in silence: a flipped bit in a magic number would lose the rest of
-    the file. Between xz streams zeros in fours are padding.
-    """
-
-    def __init__(self, path: str, make: Callable[[], Any], padding: int) -> None:
-        self._file = open(path, "rb")  # noqa: SIM115 - closed with this object
-        self._make, self._padding = make, padding
-        self._decompressor = make()
-        self._begun = False
-
-    def readable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-    def readinto(self, buffer: Any) -> int:
-        while True:
-            if self._decompressor.eof and not self._next_stream():
-                return 0
-            data = b""
-            if self._decompressor.needs_input:
-                data = self._file.read(1 << 20)
-                if not data:
-                    raise EOFError("the file ends in the middle of a compressed stream")
-            content = self._decompressor.decompress(data, len(buffer))
-            if content:
-                buffer[: len(content)] = content
-                return len(content)
-
-    def _next_stream(self) -> bool:
-        """Begin the stream that follows; False at the end of the file."""
-        rest = self._decompressor.unused_data
-        zeros = 0
-        while True:
-            if not rest:
-                rest = self._file.read(1 << 20)
-            if not rest:
-                break
-            kept = rest.lstrip(b"\0") if self._padding else rest
-            zeros += len(rest) - len(kept)
-            rest = kept
-            if rest:
-                break
-        if zeros and zeros % self._padding:
-            raise OSError("padding of a wrong length after a compressed stream")
-        if not rest:
-            return False
-        self._decompressor = self._make()
-        self._file.seek(-len(rest), os.SEEK_CUR)
-        return True
+def _check_arrow(path: str, mtime_ns: int, text_column: str) -> int:
+    try:
+        schema = arrow_schema(path, mtime_ns)
+        rows = layout_of(path, mtime_ns).rows
+    except SourceError as error:
+        raise InputError(error.message, hint=error.hint) from None
+    check_column(path, schema, text_column)
+    return rows
 
 
 def _check_jsonl(path: str, compression: str, text_column: str) -> None:
@@ -443,11 +307,11 @@ def _check_jsonl(path: str, compression: str, text_column: str) -> None:
         except (msgspec.DecodeError, UnicodeDecodeError):
             continue
         if isinstance(row, dict):
-            if text_column in row:
+            if has_field(row, text_column):
                 return
-            fields.update(dict.fromkeys(row))
+            fields.update(dict.fromkeys(field_names(row)))
     if fields:
         raise InputError(
             f"{path}: no field {text_column!r} in its first rows",
-            hint=f"fields are: {', '.join(fields)}; choose one with --text-column",
+            hint=f"fields are: {listed(fields)}; choose one with --text-column",
         )

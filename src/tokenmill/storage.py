@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xxhash
 
 from tokenmill.errors import RefusedError, StorageError
 
@@ -209,6 +210,55 @@ def keep_in_cache(name: str, content: bytes) -> None:
     write_atomic(path, content)
 
 
+class GrowingFile:
+    """A file written piece by piece and named, by its content if need be, when it is complete."""
+
+    closed = False
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._temporary = folder / f".{os.getpid()}.tmp"
+        self._length = 0
+        self._digest = xxhash.xxh3_128()
+        with _explained("write", self._temporary):
+            folder.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            self._fd = os.open(self._temporary, flags, 0o600)
+
+    @property
+    def digest(self) -> str:
+        return str(self._digest.hexdigest())
+
+    def write(self, buffer: Buffer) -> int:
+        with _explained("write", self._temporary, len(buffer)):
+            written = write_all(self._fd, buffer, self._length)
+        self._digest.update(buffer)
+        self._length += written
+        return written
+
+    def flush(self) -> None:
+        pass
+
+    def finish(self, name: str, mtime_ns: int) -> Path:
+        target = self.folder / name
+        with _explained("write", target):
+            os.fsync(self._fd)
+            os.utime(self._fd, ns=(mtime_ns, mtime_ns))
+            os.replace(self._temporary, target)
+            sync_directory(self.folder)
+        return target
+
+    def close(self) -> None:
+        """For writers that close what they write to: the file stays open until it is left."""
+
+    def __enter__(self) -> GrowingFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+        remove_file(self._temporary)
+
+
 def create_exclusively(path: Path, content: bytes) -> None:
     """Like `write_atomic`, but never over an existing file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -328,6 +378,10 @@ def write_spill(path: Path, arrays: list[np.ndarray[Any, Any]]) -> None:
                 offset += write_all(fd, np.ascontiguousarray(array), offset)
         finally:
             os.close(fd)
+
+
+def remove_folder(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def remove_file(path: Path) -> None:

@@ -66,7 +66,10 @@ class Books:
         for record in durable:
             self.ledger.add(record)
         self.frontier = Frontier(
-            CutRule.all_of(plan.settings), {record.unit: record for record in durable}
+            CutRule.all_of(plan.settings),
+            {record.unit: record for record in durable},
+            plan.settings.limit_docs,
+            plan.settings.limit_tokens,
         )
         self.resumed_units = len(durable)
         self.encoded_units = 0

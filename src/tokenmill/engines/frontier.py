@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from tokenmill.engines.encoded import UnitSummary
 from tokenmill.engines.hunt import Hunt
-from tokenmill.engines.unit import UnitSummary
 from tokenmill.errors import TokenmillError
 from tokenmill.manifest import State, UnitRecord
 from tokenmill.pack import CutRule, NeedStarts, StreamState
@@ -28,6 +28,7 @@ class SegmentJob:
         self.written: set[int] = set()
         self.last: int | None = None
         self.deaths: dict[int, int] = {}  # of workers, by part
+        self.failure: TokenmillError | None = None  # raised when the work gets there
         self.hunt: Hunt | None = None
         self.aside: dict[int, str] = {}  # rows that end their worker, and how
         self.found: dict[int, int] = {}  # how many of them, by part
@@ -47,8 +48,16 @@ class SegmentJob:
 
 
 class Frontier:
-    def __init__(self, rules: list[CutRule], durable: dict[UnitId, UnitRecord]) -> None:
+    def __init__(
+        self,
+        rules: list[CutRule],
+        durable: dict[UnitId, UnitRecord],
+        limit_docs: int = 0,
+        limit_tokens: int = 0,
+    ) -> None:
         self.rules = rules
+        self.limit_docs, self.limit_tokens = limit_docs, limit_tokens
+        self.limit_reached = False
         self.durable = durable
         self.state = State(streams=tuple(StreamState() for _ in rules))
         self._order: deque[SegmentJob] = deque()
@@ -60,7 +69,8 @@ class Frontier:
 
     def add_segment(self, job: SegmentJob) -> None:
         """Segments come in document order, each before any of its units."""
-        self._order.append(job)
+        if not self.limit_reached:
+            self._order.append(job)
 
     @property
     def idle(self) -> bool:
@@ -131,14 +141,45 @@ class Frontier:
         if last:
             self._order.popleft()
             self._part = 0
+        if self._reaches_limit(after):
+            self.limit_reached = True
+            self._order.clear()
+            self._encoded.clear()
+
+    def _reaches_limit(self, state: State) -> bool:
+        if any(stream.open for stream in state.streams):
+            return False  # the document under way is still in
+        documents = sum(stream.documents for stream in state.streams)
+        tokens = sum(stream.tokens for stream in state.streams)
+        return (0 < self.limit_docs <= documents) or (0 < self.limit_tokens <= tokens)
+
+    def _near_limit(self, summary: UnitSummary, before: State) -> bool:
+        """Whether a limit may fall into this unit: then only its worker can tell where."""
+        documents = sum(s.documents for s in before.streams) + summary.counts.documents
+        tokens = sum(s.tokens for s in before.streams) + summary.counts.tokens
+        return (0 < self.limit_docs <= documents) or (0 < self.limit_tokens <= tokens)
+
+    @property
+    def done(self) -> bool:
+        """A limit of the plan is reached, and all before it is written."""
+        return self.limit_reached and not self._placed
+
+    @property
+    def failure(self) -> TokenmillError | None:
+        """Why the unit that everything waits for will not come."""
+        if not self._order or self._asked is not None:
+            return None
+        job = self._order[0]
+        unit = UnitId(job.segment.source, job.segment.number, self._part)
+        return job.failure if unit not in self._encoded and unit not in self._placed else None
 
     def _after(self, summary: UnitSummary, before: State) -> State | None:
         """The state behind a unit, from its counts alone; None where they do not suffice."""
-        if summary.counts.quarantined:
+        if summary.counts.quarantined or self._near_limit(summary, before):
             return None
         try:
             streams = [
-                rule.lay_out(state, *counts, starts=None)[1]
+                rule.lay_out(state, counts, starts=None)[1]
                 for rule, state, counts in zip(
                     self.rules, before.streams, summary.streams, strict=True
                 )

@@ -71,7 +71,7 @@ def unit_error(
     source: Source, segment: Segment, part: int, how: str, more: str = ""
 ) -> WorkerError:
     """Workers died on this unit, and no row is to blame."""
-    what = "row groups" if source.kind == "parquet" else "bytes"
+    what = {"parquet": "row groups", "arrow": "record batches"}.get(source.kind, "bytes")
     return WorkerError(
         f"{source.name}: a worker died twice on unit {segment.number}.{part} "
         f"({what} {segment.start} to {segment.stop - 1}): it {how}{more}",

@@ -42,9 +42,13 @@ def run_inline(
                     segment_job.note_written(record.unit, record.last)
                     snapshot.add_unit(record.counts)
                 books.sync_if_due()
+                if books.frontier.done:
+                    break
         list(books.frontier.ready())
         snapshot.bytes_done += segment.size
         observer.update(snapshot)
+        if books.frontier.done:
+            break
     return {
         "reference_documents": worker.stats.reference_documents,
         "reference_failures": worker.stats.reference_failures,

@@ -21,6 +21,7 @@ import msgspec
 from tokenmill.config import RunSettings
 from tokenmill.engines import messages
 from tokenmill.engines.books import Books
+from tokenmill.engines.encoded import spill_path
 from tokenmill.engines.frontier import SegmentJob
 from tokenmill.engines.hunt import (
     MAX_ASIDE,
@@ -56,8 +57,8 @@ from tokenmill.engines.processes import (
     reap,
     worker_main,
 )
-from tokenmill.engines.unit import Job, spill_path
-from tokenmill.errors import UsageError, WorkerError, from_wire
+from tokenmill.engines.unit import Job
+from tokenmill.errors import TokenmillError, UsageError, WorkerError, from_wire
 from tokenmill.plan import Plan
 from tokenmill.storage import remove_file
 
@@ -124,7 +125,10 @@ class LocalEngine:
                     break
                 worker.begin(job, self._task(job))
         self._place_ready()
-        return self.exhausted and not self.jobs and self.books.frontier.idle
+        frontier = self.books.frontier
+        if frontier.failure is not None:
+            raise frontier.failure
+        return frontier.done or (self.exhausted and not self.jobs and frontier.idle)
 
     def _task(self, job: SegmentJob) -> Work | Probe:
         source = self.plan.sources[job.segment.source]
@@ -139,7 +143,7 @@ class LocalEngine:
             job = self.jobs.get(heapq.heappop(self.retry))
             if job is not None:
                 return job
-        while not self.exhausted:
+        while not self.exhausted and not self.books.frontier.limit_reached:
             job = next(jobs, None)
             if job is None:
                 self.exhausted = True
@@ -198,7 +202,13 @@ class LocalEngine:
                 worker.ready = True
                 self.failed_starts = 0
             case Failed():
-                raise from_wire(message.error)
+                self._failed(worker, from_wire(message.error))
+
+    def _failed(self, worker: Worker, error: TokenmillError) -> None:
+        """At once; but under a limit only when the work gets there: it may end before."""
+        if not self.plan.settings.limited or worker.job is None:
+            raise error
+        worker.job.failure, worker.job = error, None
 
     def _written(self, worker: Worker, message: Written) -> None:
         record = message.record
@@ -372,6 +382,15 @@ class LocalEngine:
         deadline = time.monotonic() + STOP_SECONDS
         for worker in self.workers:
             worker.process.join(max(0.0, deadline - time.monotonic()))
+            self._last_words(worker)
+
+    def _last_words(self, worker: Worker) -> None:
+        """A worker's account of its last segment may come after its last unit is written."""
+        with contextlib.suppress(EOFError, OSError):
+            while worker.pipe.poll(0):
+                message = messages.decode_from_worker(worker.pipe.recv_bytes())
+                if isinstance(message, SegmentDone):
+                    worker.stats = message.stats
 
     def _kill_workers(self) -> None:
         for worker in self.workers:

@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from tokenmill.engines.unit import Doing, UnitSummary
+from tokenmill.engines.encoded import UnitSummary
+from tokenmill.engines.unit import Doing
 from tokenmill.manifest import State, UnitRecord
 from tokenmill.plan import Segment, UnitId
 from tokenmill.sources import Source

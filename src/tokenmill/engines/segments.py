@@ -19,7 +19,7 @@ def segment_jobs(
     for record in durable:
         done.setdefault((record.unit.source, record.unit.segment), []).append(record)
     for source in plan.sources:
-        for segment in segments_of(source, plan.settings.text_column):
+        for segment in segments_of(source, plan.settings.reading):
             job = SegmentJob(segment)
             job.aside.update(aside.get(job.key, {}))
             for record in done.pop(job.key, ()):

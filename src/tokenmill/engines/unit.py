@@ -6,38 +6,39 @@ an engine puts it; it knows nothing of other units.
 
 from __future__ import annotations
 
-import base64
 import itertools
 import os
 import resource
 import sys
-from collections.abc import Callable, Collection, Iterator
-from pathlib import Path
+from collections.abc import Callable, Container, Iterator
 from typing import Literal
 
 import msgspec
 import numpy as np
 import xxhash
 
+from tokenmill.batch import Aside, BadRow, Batch
 from tokenmill.config import EncoderChoice, OnBadRow, PlanSettings
-from tokenmill.documents import (
-    Aside,
-    BadRow,
-    Batch,
-    lines_before,
-    read_segment,
-    refuse_changed,
-)
+from tokenmill.documents import read_segment, refuse_changed
 from tokenmill.encoders import EncoderStats, ExactEncoder
 from tokenmill.encoders.fast import U32
 from tokenmill.encoders.gap_tables import Ranges
-from tokenmill.errors import BadRowError, TokenmillError, WorkerError
+from tokenmill.engines.badrows import bad_row_error, quarantine_line
+from tokenmill.engines.encoded import EncodedUnit, Origin, UnitSummary
+from tokenmill.errors import TokenmillError
 from tokenmill.formats import get_format
 from tokenmill.manifest import AsideRecord, Counts, PieceRecord, State, UnitRecord
-from tokenmill.pack import CutRule, Packed, Packer, document_hash, streams_of
+from tokenmill.pack import (
+    CutRule,
+    Packer,
+    StreamCounts,
+    document_hash,
+    rows_within,
+    streams_of,
+)
 from tokenmill.plan import BATCH_BYTES, UNIT_BYTES, Segment, UnitId
 from tokenmill.sources import Source
-from tokenmill.storage import Buffer, OutputFiles, Workspace, remove_file, write_spill
+from tokenmill.storage import Buffer, OutputFiles, Workspace
 from tokenmill.texts import I64, count_strings
 from tokenmill.tokenizer import Encoding
 
@@ -77,74 +78,6 @@ class Doing(msgspec.Struct, frozen=True, array_like=True):
 Progress = Callable[[Doing], None]
 
 
-class UnitSummary(msgspec.Struct, frozen=True, array_like=True):
-    """What the coordinator learns of an encoded unit: enough to give it its place."""
-
-    unit: UnitId
-    last: bool
-    rows_before: int  # of its segment, in the units before it
-    lines: int
-    counts: Counts
-    streams: tuple[tuple[int, int, int], ...]  # tokens, documents, runs
-
-
-class EncodedUnit:
-    """A unit's tokens, in memory or spilled, until its place is known."""
-
-    def __init__(
-        self,
-        summary: UnitSummary,
-        packed: list[Packed],
-        bad: list[BadRow],
-        first_row: int,
-        source_name: str,
-    ) -> None:
-        self.summary = summary
-        self.bad = bad
-        self.first_row = first_row  # as its segment counts
-        self.source_name = source_name
-        self._packed: list[Packed] | None = packed
-        self._spill: Path | None = None
-        self._dtypes = [packed.tokens.dtype for packed in packed]
-
-    @property
-    def held_bytes(self) -> int:
-        if self._packed is None:
-            return 0
-        aside = sum(len(bad.content) for bad in self.bad)
-        return aside + sum(array.nbytes for packed in self._packed for array in packed)
-
-    def spill(self, path: Path) -> None:
-        if self._packed is not None:
-            aside = np.frombuffer(msgspec.msgpack.encode(self.bad), np.uint8)
-            write_spill(path, [array for packed in self._packed for array in packed] + [aside])
-            self._packed, self._spill, self.bad = None, path, []
-
-    def packed(self) -> list[Packed]:
-        if self._packed is not None:
-            return self._packed
-        assert self._spill is not None
-        result = []
-        with open(self._spill, "rb") as file:
-            for (tokens, documents, _), dtype in zip(
-                self.summary.streams, self._dtypes, strict=True
-            ):
-                result.append(
-                    Packed(
-                        np.fromfile(file, dtype, tokens),
-                        np.fromfile(file, np.int64, documents),
-                        np.fromfile(file, np.int64, documents),
-                    )
-                )
-            self.bad = msgspec.msgpack.decode(file.read(), type=list[BadRow])
-        return result
-
-    def forget(self) -> None:
-        if self._spill is not None:
-            remove_file(self._spill)
-        self._packed = None
-
-
 class UnitWorker:
     """Encodes segments into units and writes units to their places."""
 
@@ -172,18 +105,26 @@ class UnitWorker:
         self,
         source: Source,
         segment: Segment,
-        skip: Collection[int],
+        skip: Container[int],
         aside: Aside,
         progress: Progress,
+        stop_row: int | None = None,
     ) -> Iterator[EncodedUnit]:
-        """The segment's units in order, those in `skip` left out, the rows in `aside` set aside."""
+        """The segment's units in order, those in `skip` left out, the rows in `aside` set aside.
+
+        It ends before `stop_row`, as the segment counts rows.
+        """
         refuse_changed(source)
-        building = _Building(self, source, segment, 0)
+        building = _Building(self, source, segment, 0, aside)
 
         def alive() -> None:
             progress(Doing("read", building.part))
 
-        for batch in read_segment(source, segment, self.settings.text_column, aside, alive):
+        for batch in read_segment(source, segment, self.settings.reading, aside, alive):
+            if stop_row is not None:
+                if batch.first_row >= stop_row:
+                    break
+                batch = batch.until(stop_row)  # noqa: PLW2901
             if building.size >= UNIT_BYTES:
                 if building.part not in skip:
                     yield building.finish(last=False)
@@ -204,7 +145,7 @@ class UnitWorker:
         reading = Doing("read", part)
         progress(reading)
         for batch in read_segment(
-            source, segment, self.settings.text_column, aside, lambda: progress(reading)
+            source, segment, self.settings.reading, aside, lambda: progress(reading)
         ):
             yield batch
             progress(reading)
@@ -235,7 +176,11 @@ class UnitWorker:
                     f"{int(batch.positions[0])}: {error.message}"
                 )
             raise
-        packer.add(ids, offsets, batch.positions, batch.rows)
+        if batch.fragment is not None:
+            row, position = int(batch.rows[0]), int(batch.positions[0])
+            packer.add_fragment(ids, batch.fragment, position, row)
+        else:
+            packer.add(ids, offsets, batch.positions, batch.rows)
         return count_strings(batch.texts, self.specials)
 
     def _check(self, source: Source, batch: Batch, ids: U32, offsets: I64) -> None:
@@ -272,16 +217,14 @@ class UnitWorker:
 
     def place(self, encoded: EncodedUnit, before: State) -> UnitRecord:
         """Write a unit's pieces where `before` says; returns the record for the journal."""
+        encoded = self._within_limits(encoded, before)
         pieces: list[PieceRecord] = []
         streams = []
         for rule, name, state, packed in zip(
             self.rules, self.stream_names, before.streams, encoded.packed(), strict=True
         ):
-            ends = np.cumsum(packed.lengths)
-            run_starts = packed.run_starts()
-            laid, after = rule.lay_out(
-                state, len(packed.tokens), len(ends), len(run_starts), ends - packed.lengths
-            )
+            ends, run_starts = packed.ends(), packed.run_starts()
+            laid, after = rule.lay_out(state, StreamCounts.of(packed), packed.starts())
             itemsize = packed.tokens.itemsize
             for piece in laid:
                 pieces.append(
@@ -301,7 +244,7 @@ class UnitWorker:
                 pieces.append(self._write(f"{name}.runs", state.runs * 24, runs.reshape(-1)))
             streams.append(after)
         quarantined = b"".join(
-            _quarantine_line(bad, before, encoded.source_name) for bad in encoded.bad
+            quarantine_line(bad, before, encoded.origin.source.name) for bad in encoded.bad
         )
         if quarantined:
             pieces.append(self._write("quarantine", before.quarantine_bytes, quarantined))
@@ -321,11 +264,31 @@ class UnitWorker:
             ),
             pieces=tuple(pieces),
             set_aside=tuple(
-                AsideRecord(before.rows + bad.row, encoded.first_row + bad.row, bad.reason)
+                AsideRecord(before.rows + bad.row, encoded.origin.first_row + bad.row, bad.reason)
                 for bad in encoded.bad
                 if bad.fatal
             ),
         )
+
+    def _within_limits(self, encoded: EncodedUnit, before: State) -> EncodedUnit:
+        """The unit, made again up to its last row where a limit of the plan falls into it."""
+        if not self.settings.limited:
+            return encoded
+        documents = sum(state.documents for state in before.streams)
+        tokens = sum(state.tokens for state in before.streams)
+        rows = rows_within(encoded.packed(), documents, tokens, self.settings)
+        if rows is None:
+            return encoded
+        origin, part = encoded.origin, encoded.summary.unit.part
+        again = self.encode_segment(
+            origin.source,
+            origin.segment,
+            _AllBut(part),
+            origin.aside,
+            lambda _: None,
+            stop_row=origin.first_row + rows,
+        )
+        return next(again)
 
     def _write(self, file: str, offset: int, data: Buffer) -> PieceRecord:
         view = memoryview(data).cast("B")
@@ -333,11 +296,24 @@ class UnitWorker:
         return PieceRecord(file, offset, len(view), xxhash.xxh3_64_intdigest(view))
 
 
+class _AllBut(Container[int]):
+    """Every number but one."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __contains__(self, number: object) -> bool:
+        return number != self.number
+
+
 class _Building:
     """A unit under construction."""
 
-    def __init__(self, worker: UnitWorker, source: Source, segment: Segment, part: int) -> None:
+    def __init__(
+        self, worker: UnitWorker, source: Source, segment: Segment, part: int, aside: Aside
+    ) -> None:
         self.worker, self.source, self.segment, self.part = worker, source, segment, part
+        self.aside = aside
         self.packer = Packer(worker.settings, source.number)
         self.counts = Counts()
         self.bad: list[BadRow] = []
@@ -348,7 +324,7 @@ class _Building:
         self.size = 0
 
     def successor(self) -> _Building:
-        following = _Building(self.worker, self.source, self.segment, self.part + 1)
+        following = _Building(self.worker, self.source, self.segment, self.part + 1, self.aside)
         following.first_line = self.first_line + self.lines
         following.rows_before = self.rows_before + self.counts.rows
         return following
@@ -362,7 +338,8 @@ class _Building:
         if not encode:
             return
         if batch.bad and self.worker.job.on_bad_row == "stop":
-            raise bad_row_error(self.source, self.segment, batch.bad[0])
+            reading = self.worker.settings.reading
+            raise bad_row_error(self.source, self.segment, batch.bad[0], reading)
         # Rows from here on count from the unit's first row, lines likewise.
         self.bad += [
             bad.cut(QUARANTINE_BYTES)._replace(
@@ -380,18 +357,19 @@ class _Building:
         packed = self.packer.finish()
         self.counts.empty = self.packer.empty
         self.counts.dropped = self.packer.dropped
-        self.counts.documents = sum(len(p.lengths) for p in packed)
+        self.counts.too_short = self.packer.too_short
+        self.counts.too_long = self.packer.too_long
+        self.counts.documents = sum(p.documents for p in packed)
         self.counts.tokens = sum(len(p.tokens) for p in packed)
         if not self.counts.balanced:
             raise TokenmillError(f"{self.source.name}: rows do not add up: {self.counts}")
         unit = UnitId(self.source.number, self.segment.number, self.part)
-        streams = tuple((len(p.tokens), len(p.lengths), len(p.run_starts())) for p in packed)
+        streams = tuple(StreamCounts.of(p) for p in packed)
         return EncodedUnit(
             UnitSummary(unit, last, self.rows_before, self.lines, self.counts, streams),
             packed,
             self.bad,
-            max(0, self.first_row),
-            self.source.name,
+            Origin(self.source, self.segment, self.aside, max(0, self.first_row)),
         )
 
 
@@ -403,11 +381,6 @@ def _relative(line: int, first: int) -> int:
     return line - first if line >= 0 else -1
 
 
-def spill_path(folder: Path, unit: UnitId, pid: int) -> Path:
-    """A worker's own: two of them may have had the same unit."""
-    return folder / f"{unit}-{pid}"
-
-
 def stream_name(splits: tuple[str, ...]) -> str:
     return splits[0] if len(splits) == 1 else "all"
 
@@ -415,37 +388,6 @@ def stream_name(splits: tuple[str, ...]) -> str:
 def token_file(split: str, number: int) -> str:
     """A token file's name while it grows."""
     return f"tokens-{split}-{number:06d}"
-
-
-def bad_row_error(source: Source, segment: Segment, bad: BadRow) -> TokenmillError:
-    """Where the row is in its file, also when the reader began in the middle of it."""
-    if source.kind == "parquet":
-        from tokenmill.sources import open_parquet
-
-        with open_parquet(source.path) as file:
-            sizes = [file.metadata.row_group(i).num_rows for i in range(segment.stop)]
-        group = int(np.searchsorted(np.cumsum(sizes), bad.row, side="right"))
-        where = f"row {bad.row} (row group {group})"
-    else:
-        rows, lines = lines_before(source, segment.start) if segment.start else (0, 0)
-        where = f"row {bad.row + rows} (line {bad.line + lines + 1})"
-    kind = WorkerError if bad.fatal else BadRowError
-    return kind(
-        f"{source.name}: {where}: {bad.reason}",
-        hint="run the same command with --on-bad-row quarantine to set such rows aside and go on",
-    )
-
-
-def _quarantine_line(bad: BadRow, before: State, source: str) -> bytes:
-    record: dict[str, object] = {"source": source, "row": before.rows + bad.row}
-    if bad.line >= 0:
-        record["line"] = before.lines + bad.line + 1
-    record["reason"] = bad.reason
-    record["bytes"] = base64.b64encode(bad.content).decode()
-    record["length"] = len(bad.content) if bad.length < 0 else bad.length
-    if bad.sha256:
-        record["sha256"] = bad.sha256
-    return msgspec.json.encode(record) + b"\n"
 
 
 def resident_bytes() -> int:

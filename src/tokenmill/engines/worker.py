@@ -21,6 +21,7 @@ from tokenmill.config import EncoderChoice
 from tokenmill.encoders import ExactEncoder
 from tokenmill.encoders.arrays import use_stand_in
 from tokenmill.engines import messages
+from tokenmill.engines.encoded import EncodedUnit, spill_path
 from tokenmill.engines.messages import (
     Encoded,
     Failed,
@@ -33,7 +34,7 @@ from tokenmill.engines.messages import (
     Work,
     Written,
 )
-from tokenmill.engines.unit import Doing, EncodedUnit, Job, UnitWorker, spill_path
+from tokenmill.engines.unit import Doing, Job, UnitWorker
 from tokenmill.errors import TokenmillError
 from tokenmill.plan import UnitId
 from tokenmill.storage import Workspace

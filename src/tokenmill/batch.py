@@ -1,0 +1,117 @@
+"""What readers yield: documents of consecutive rows, and the bad rows among them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from tokenmill.texts import I64, Texts, from_bytes
+
+Aside = Mapping[int, str]  # rows, counted like those of the batches, to the reason
+Alive = Callable[[], None]  # called now and then while nothing is yielded
+
+
+def nobody_watches() -> None:
+    pass
+
+
+class BadRow(NamedTuple):
+    row: int  # counted like the rows of its batch
+    line: int  # counted from the segment's first line; -1 where there are no lines
+    reason: str
+    content: bytes
+    length: int = -1  # of the content before it was cut for keeping; -1: it was not
+    sha256: str = ""
+    fatal: bool = False  # good text, but encoding it kills or hangs a worker
+
+    def cut(self, limit: int) -> BadRow:
+        """What is kept of a long one: its beginning, its length and its hash."""
+        if len(self.content) <= limit:
+            return self
+        digest = hashlib.sha256(self.content).hexdigest()
+        return self._replace(content=self.content[:limit], length=len(self.content), sha256=digest)
+
+
+class Fragment(NamedTuple):
+    """Which part of a document a batch of one piece holds; it counts as a row where it ends."""
+
+    first: bool
+    last: bool
+
+
+class Batch(NamedTuple):
+    """Documents of consecutive rows, counted from the source's first (parquet) or the segment's.
+
+    In a line file only reading tells which row a segment begins with.
+    """
+
+    texts: Texts
+    rows: I64
+    positions: I64  # the row in the source, or the byte offset of its line: stable for hashing
+    bad: list[BadRow]
+    first_row: int
+    row_count: int  # good and bad
+    line_count: int
+    fragment: Fragment | None = None  # a piece of one long document
+
+    @property
+    def size(self) -> int:
+        return self.texts.size + sum(len(bad.content) for bad in self.bad)
+
+    def until(self, stop_row: int) -> Batch:
+        """Its rows before one; lines of the rows behind it are not counted."""
+        if self.first_row + self.row_count <= stop_row:
+            return self
+        count = int(np.searchsorted(self.rows, stop_row))
+        return self._replace(
+            texts=self.texts.slice(0, count),
+            rows=self.rows[:count],
+            positions=self.positions[:count],
+            bad=[bad for bad in self.bad if bad.row < stop_row],
+            row_count=stop_row - self.first_row,
+            line_count=stop_row - self.first_row,
+        )
+
+    def document(self, index: int) -> Batch:
+        """One document as a batch of its own."""
+        one = slice(index, index + 1)
+        rows = self.rows[one]
+        texts = self.texts.slice(index, index + 1)
+        return Batch(texts, rows, self.positions[one], [], int(rows[0]), 1, 0)
+
+
+def no_line(position: int) -> int:
+    return -1
+
+
+def set_aside(batch: Batch, aside: Aside, line_at: Callable[[int], int] = no_line) -> Batch:
+    """The batch with some documents among its bad rows.
+
+    Their content is the text, not the line it stood in: so the batch keeps its size, and the
+    source is cut into the same units.
+    """
+    if not any(0 <= row - batch.first_row < batch.row_count for row in aside):
+        return batch
+    rows = batch.rows.tolist()
+    out = [index for index, row in enumerate(rows) if row in aside]
+    bad = [
+        BadRow(
+            rows[index],
+            line_at(int(batch.positions[index])),
+            aside[rows[index]],
+            batch.texts.document(index),
+            fatal=True,
+        )
+        for index in out
+    ]
+    keep = np.ones(len(rows), bool)
+    keep[out] = False
+    return batch._replace(
+        texts=from_bytes(batch.texts.document(int(index)) for index in np.flatnonzero(keep)),
+        rows=batch.rows[keep],
+        positions=batch.positions[keep],
+        bad=sorted(batch.bad + bad, key=lambda one: one.row),
+    )

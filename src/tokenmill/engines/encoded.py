@@ -1,0 +1,97 @@
+"""An encoded unit on its way to its place: what the coordinator learns, and the tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from tokenmill.batch import Aside, BadRow
+from tokenmill.manifest import Counts
+from tokenmill.pack import Packed, StreamCounts
+from tokenmill.plan import Segment, UnitId
+from tokenmill.sources import Source
+from tokenmill.storage import remove_file, write_spill
+
+
+class UnitSummary(msgspec.Struct, frozen=True, array_like=True):
+    """What the coordinator learns of an encoded unit: enough to give it its place."""
+
+    unit: UnitId
+    last: bool
+    rows_before: int  # of its segment, in the units before it
+    lines: int
+    counts: Counts
+    streams: tuple[StreamCounts, ...]
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """What a unit was made of: to make a part of it again."""
+
+    source: Source
+    segment: Segment
+    aside: Aside
+    first_row: int  # of the unit, as its segment counts
+
+
+class EncodedUnit:
+    """A unit's tokens, in memory or spilled, until its place is known."""
+
+    def __init__(
+        self,
+        summary: UnitSummary,
+        packed: list[Packed],
+        bad: list[BadRow],
+        origin: Origin,
+    ) -> None:
+        self.summary = summary
+        self.bad = bad
+        self.origin = origin
+        self._packed: list[Packed] | None = packed
+        self._spill: Path | None = None
+        self._dtypes = [packed.tokens.dtype for packed in packed]
+
+    @property
+    def held_bytes(self) -> int:
+        if self._packed is None:
+            return 0
+        aside = sum(len(bad.content) for bad in self.bad)
+        return aside + sum(array.nbytes for packed in self._packed for array in packed.arrays)
+
+    def spill(self, path: Path) -> None:
+        if self._packed is not None:
+            aside = np.frombuffer(msgspec.msgpack.encode(self.bad), np.uint8)
+            arrays = [array for packed in self._packed for array in packed.arrays]
+            write_spill(path, [*arrays, aside])
+            self._packed, self._spill, self.bad = None, path, []
+
+    def packed(self) -> list[Packed]:
+        if self._packed is not None:
+            return self._packed
+        assert self._spill is not None
+        result = []
+        with open(self._spill, "rb") as file:
+            for counts, dtype in zip(self.summary.streams, self._dtypes, strict=True):
+                entries = counts.documents + counts.open
+                result.append(
+                    Packed(
+                        np.fromfile(file, dtype, counts.tokens),
+                        np.fromfile(file, np.int64, entries),
+                        np.fromfile(file, np.int64, entries),
+                        counts.continued,
+                        counts.open,
+                    )
+                )
+            self.bad = msgspec.msgpack.decode(file.read(), type=list[BadRow])
+        return result
+
+    def forget(self) -> None:
+        if self._spill is not None:
+            remove_file(self._spill)
+        self._packed = None
+
+
+def spill_path(folder: Path, unit: UnitId, pid: int) -> Path:
+    """A worker's own: two of them may have had the same unit."""
+    return folder / f"{unit}-{pid}"

@@ -1,0 +1,240 @@
+"""What a user asks for to the settings of a job: defaults filled in, what cannot be refused."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tokenmill.config import (
+    DEFAULT_START_METHOD,
+    START_METHODS,
+    Budget,
+    PlanSettings,
+    RunSettings,
+    Val,
+    parse_count,
+)
+from tokenmill.errors import UsageError
+from tokenmill.formats import Format, get_format
+from tokenmill.tokenizer import Encoding
+from tokenmill.vocabulary_files import find_encoding, settled_id, special_id
+
+DEFAULT_SHARD_TOKENS = 100_000_000
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What a user may ask for; None means the format's or the machine's default."""
+
+    text_column: str = "text"
+    text_separator: str | None = None
+    tokenizer: str = "gpt2"
+    pattern: str = ""
+    eot_token: str | int | None = None
+    bos_token: str | int | None = None
+    dtype: str | None = None
+    format: str = "nanogpt"
+    eot: str | None = None
+    cut: str | None = None
+    shard_tokens: str | int | None = None
+    name: str | None = None
+    val: str | float | None = None
+    seed: int = 0
+    drop_empty: bool = False
+    min_tokens: str | int | None = None
+    max_tokens: str | int | None = None
+    limit_docs: str | int | None = None
+    limit_tokens: str | int | None = None
+    workers: int | None = None
+    memory: str | int | None = None
+    start_method: str = DEFAULT_START_METHOD
+    encoder: str = "auto"
+    encoder_check: bool = True
+    on_bad_row: str = "stop"
+    overwrite: bool = False
+
+
+def make_options(options: dict[str, Any]) -> Options:
+    try:
+        wanted = Options(**options)
+        msgspec.convert(msgspec.to_builtins(wanted), Options)  # a Struct's own call checks no types
+    except (TypeError, msgspec.ValidationError) as error:
+        raise UsageError(str(error).replace("Unexpected", "unexpected")) from None
+    if not 0 <= wanted.seed < 1 << 64:
+        raise UsageError(f"--seed {wanted.seed}: must be from 0 to 2**64 - 1")
+    return wanted
+
+
+def plan_settings(
+    options: Options, output: str | os.PathLike[str], encoding: Encoding | None = None
+) -> PlanSettings:
+    """The format's defaults under what was asked for, and what cannot be refused."""
+    encoding = encoding or find_encoding(options.tokenizer, options.pattern)
+    if os.fsencode(output).decode(errors="ignore") != os.fspath(output):
+        raise UsageError(f"{output!r}: not a name in UTF-8")
+    if any(letter in options.text_column for letter in '"\\') or not options.text_column:
+        raise UsageError(f"--text-column {options.text_column!r}: cannot be a column's name")
+    fmt = get_format(options.format)
+    eot = one_of("--eot", options.eot or fmt.eot, ("append", "prepend", "none"))
+    cut = one_of("--cut", options.cut or fmt.cut, ("exact", "document"))
+    val = Val.parse(fmt.val if options.val is None else options.val)
+    shard_tokens = _shard_tokens(options, fmt, val)
+    name = options.name or Path(output).resolve().name
+    if not name or "/" in name or name.startswith(".") or "\0" in name:
+        raise UsageError(f"--name {name!r} cannot begin a file name", hint="give a plain --name")
+    eot_id, bos_id = _special_ids(options, encoding, eot)
+    vocab_size = max(encoding.vocab_size, eot_id + 1, bos_id + 1)
+    settings = PlanSettings(
+        text_column=options.text_column,
+        text_separator=unescape(options.text_separator),
+        # Whether a document is dropped for its length is known when it is encoded whole.
+        may_cut=encoding.cuttable and options.min_tokens is None and options.max_tokens is None,
+        tokenizer=encoding.name,
+        tokenizer_sha256=encoding.sha256,
+        pattern=encoding.pattern if encoding.path else "",
+        eot_id=eot_id,
+        bos_id=bos_id,
+        vocab_size=vocab_size,
+        format=fmt.name,
+        dtype=_dtype(options, vocab_size),  # type: ignore[arg-type]
+        eot=eot,  # type: ignore[arg-type]
+        cut=cut,  # type: ignore[arg-type]
+        shard_tokens=shard_tokens,
+        val=val,
+        seed=options.seed,
+        # A name that is in no file's name must not bind the output.
+        name=name if fmt.sharded else "",
+        drop_empty=options.drop_empty,
+        **_limits(options),
+    )
+    limit = fmt.max_shard_tokens(settings)
+    if limit is not None and shard_tokens > limit:
+        raise UsageError(
+            f"--shard-tokens {shard_tokens}: {fmt.name} reads at most {limit} tokens in one file"
+        )
+    return settings
+
+
+def _shard_tokens(options: Options, fmt: Format, val: Val) -> int:
+    if not fmt.sharded:
+        if options.cut or options.shard_tokens is not None:
+            raise UsageError(
+                f"--format {fmt.name} is one file per split: it takes no --cut or --shard-tokens",
+                hint="use --format llmc for shards",
+            )
+        if val.kind == "shard":
+            raise UsageError(
+                f"--val shard: {fmt.name} has no shards",
+                hint="use --val 0.0005, docs:N, tokens:N or none",
+            )
+        return 0
+    asked = DEFAULT_SHARD_TOKENS if options.shard_tokens is None else options.shard_tokens
+    shard_tokens = parse_count(asked, what="--shard-tokens")
+    if shard_tokens < 1:
+        raise UsageError("--shard-tokens must be at least 1")
+    return shard_tokens
+
+
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
+
+
+def unescape(text: str | None) -> str | None:
+    r"""`\n \t \r \0 \\` as a shell passes them on; anything else after a backslash is refused."""
+    if text is None:
+        return None
+
+    def letter(match: re.Match[str]) -> str:
+        if match[1] not in _ESCAPES:
+            raise UsageError(
+                f"--text-separator: {match[0]!r} is not an escape",
+                hint=r"known are \n \t \r \0 \\",
+            )
+        return _ESCAPES[match[1]]
+
+    separator = re.sub(r"\\(.?)", letter, text, flags=re.DOTALL)
+    if not separator:
+        raise UsageError("--text-separator: is empty", hint="leave it out: a file is one document")
+    try:
+        separator.encode()
+    except UnicodeEncodeError:
+        raise UsageError("--text-separator: is not UTF-8") from None
+    return separator
+
+
+def _limits(options: Options) -> dict[str, int]:
+    limits = {}
+    for name in ("min_tokens", "max_tokens", "limit_docs", "limit_tokens"):
+        asked = getattr(options, name)
+        what = "--" + name.replace("_", "-")
+        limits[name] = 0 if asked is None else parse_count(asked, what=what)
+        if asked is not None and limits[name] < 1:
+            raise UsageError(f"{what} {asked}: must be at least 1", hint="or leave it out")
+    if limits["max_tokens"] and limits["min_tokens"] > limits["max_tokens"]:
+        raise UsageError("--min-tokens is above --max-tokens: every document would be dropped")
+    return limits
+
+
+def _special_ids(options: Options, encoding: Encoding, eot: str) -> tuple[int, int]:
+    """The ids that separate and begin documents: named by the user, or settled by the file."""
+    eot_id = bos_id = -1
+    if options.eot_token is not None:
+        eot_id = special_id(encoding, str(options.eot_token), "--eot-token")
+    elif eot != "none":
+        eot_id = settled_id(encoding, encoding.eot_candidates, "--eot-token")
+    if options.bos_token == "auto":
+        bos_id = settled_id(encoding, encoding.bos_candidates, "--bos-token")
+    elif options.bos_token is not None:
+        bos_id = special_id(encoding, str(options.bos_token), "--bos-token")
+    return eot_id if eot != "none" else -1, bos_id
+
+
+def _dtype(options: Options, vocab_size: int) -> str:
+    if options.dtype is None:
+        return "uint16" if vocab_size <= 1 << 16 else "uint32"
+    dtype = one_of("--dtype", options.dtype, ("uint16", "uint32"))
+    if dtype == "uint16" and vocab_size > 1 << 16:
+        raise UsageError(
+            f"--dtype uint16: holds ids up to 65535, the tokenizer has ids up to {vocab_size - 1}",
+            hint="leave --dtype out, or use --dtype uint32",
+        )
+    return dtype
+
+
+def one_of(what: str, value: str, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        raise UsageError(f"{what} {value!r}: must be one of {', '.join(allowed)}")
+    return value
+
+
+def run_settings(options: Options, budget: Budget, encoding: Encoding) -> RunSettings:
+    if options.encoder == "gigatoken" and encoding.gigatoken_scheme is None:
+        raise UsageError(
+            f"--encoder gigatoken cannot load {encoding.name}", hint="use --encoder auto"
+        )
+    return RunSettings(
+        workers=budget.workers,
+        memory=budget.memory,
+        start_method=one_of("--start-method", options.start_method, START_METHODS),
+        encoder=one_of(  # type: ignore[arg-type]
+            "--encoder", options.encoder, ("auto", "gigatoken", "reference")
+        ),
+        encoder_check=options.encoder_check,
+        on_bad_row=one_of(  # type: ignore[arg-type]
+            "--on-bad-row", options.on_bad_row, ("stop", "quarantine")
+        ),
+        overwrite=options.overwrite,
+        **_test_knobs(),
+    )
+
+
+def _test_knobs() -> dict[str, Any]:
+    """Timers that tests shorten; a user has no reason to."""
+    knobs = {}
+    for name in ("sync_seconds", "stuck_seconds"):
+        value = os.environ.get(f"TOKENMILL_{name.upper()}")
+        if value and value.replace(".", "", 1).isdigit():
+            knobs[name] = float(value)
+    return knobs

@@ -1,0 +1,109 @@
+"""Where separators stand in a text: leftmost and non-overlapping, as `str.split` finds them.
+
+A separator that can overlap itself ("\\n\\n" in three line ends) is found rightly only by a search
+that begins at the right place; `sync` goes back to one, so that a byte range can be searched
+without all that stands before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tokenmill.texts import I64
+
+Read = Callable[[int, int], bytes]  # [start, stop) of a file
+BLOCK_BYTES = 4 << 20
+
+
+class Separator:
+    def __init__(self, value: bytes) -> None:
+        self.value = value
+        self.length = len(value)
+        self.overlaps = any(value.startswith(value[i:]) for i in range(1, len(value)))
+        self._wanted = np.frombuffer(value, np.uint8)
+
+    def find_all(self, data: bytes | bytearray, start: int = 0) -> I64:
+        """Where it stands in data[start:], searched from there."""
+        array = np.frombuffer(data, np.uint8)
+        limit = len(array) - self.length + 1
+        hits = np.flatnonzero(array[start : max(start, limit)] == self._wanted[0]) + start
+        for i in range(1, self.length):
+            hits = hits[array[hits + i] == self._wanted[i]]
+        if self.overlaps and len(hits) > 1 and int(np.diff(hits).min()) < self.length:
+            return self._leftmost(hits)
+        return hits
+
+    def _leftmost(self, hits: I64) -> I64:
+        kept, free = [], 0
+        for hit in hits.tolist():
+            if hit >= free:
+                kept.append(hit)
+                free = hit + self.length
+        return np.array(kept, np.int64)
+
+    def sync(self, read: Read, position: int) -> int:
+        """A place at or before `position` from which a search finds what one from 0 would.
+
+        No occurrence begins before it and ends behind it; one that ends at `position` begins at
+        it or later.
+        """
+        place = max(0, position - self.length)
+        if not self.overlaps:
+            return place
+        if len(set(self.value)) == 1:
+            return self._before_run(read, place)
+        while place > 0:
+            begin = max(0, place - self.length + 1)
+            found = read(begin, place + self.length - 1).find(self.value)
+            if found < 0 or begin + found >= place:
+                return place
+            place = begin + found
+        return 0
+
+    def _before_run(self, read: Read, place: int) -> int:
+        """Of one letter repeated: the beginning of the run of that letter."""
+        while place > 0:
+            begin = max(0, place - BLOCK_BYTES)
+            kept = len(read(begin, place).rstrip(self.value[:1]))
+            if kept:
+                return begin + kept
+            place = begin
+        return 0
+
+    def next_end(self, read: Read, start: int, least: int, stop: int) -> int:
+        """The end of the first one that ends at `least` or later and at `stop` or before; or -1.
+
+        The search begins at `start`, which must be a place that `sync` gave.
+        """
+        while start < stop:
+            reach = min(start + BLOCK_BYTES, stop)
+            data = read(start, min(reach + self.length - 1, stop))
+            ends = self.find_all(data) + self.length
+            later = ends[ends >= least - start]
+            if len(later):
+                end = start + int(later[0])
+                return end if end <= stop else -1
+            start = max(reach, start + int(ends[-1]) if len(ends) else 0)
+        return -1
+
+    def last_end(self, read: Read, stop: int) -> int:
+        """The end of the last one that ends at `stop` or before; 0 where there is none."""
+        while stop > 0:
+            start = self.sync(read, max(0, stop - BLOCK_BYTES))
+            ends = self.find_all(read(start, stop)) + self.length
+            if len(ends):
+                return start + int(ends[-1])
+            stop = start
+        return 0
+
+    def count(self, read: Read, stop: int) -> int:
+        """How many end at `stop` or before."""
+        total = start = 0
+        while start < stop:
+            reach = min(start + BLOCK_BYTES, stop)
+            ends = self.find_all(read(start, min(reach + self.length - 1, stop))) + self.length
+            total += len(ends)
+            start = max(reach, start + int(ends[-1]) if len(ends) else 0)
+        return total

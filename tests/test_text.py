@@ -1,0 +1,446 @@
+"""Text files: documents as `str.split` gives them, and cuts that no token notices."""
+
+from __future__ import annotations
+
+import base64
+import bz2
+import gzip
+import hashlib
+import json
+import lzma
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pytest
+import reference
+from conftest import SHARED, dataset_bytes, token_bytes, write_jsonl, write_parquet
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizer_files import ADDED, write_json
+
+import tokenmill as mill
+from tokenmill import plan as planning
+from tokenmill import separators, text_files
+from tokenmill.config import Reading
+from tokenmill.documents import read_segment
+from tokenmill.encoders.cuts import PLACES, next_cut
+from tokenmill.engines import unit
+from tokenmill.errors import BadRowError, InputError, UsageError
+from tokenmill.options import unescape
+from tokenmill.plan import Segment, segments_of
+from tokenmill.separators import Separator
+from tokenmill.sources import Source, find_sources
+
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "": lambda data: data,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": lambda data: pyarrow.compress(data, "zstd", asbytes=True),
+}
+
+
+@pytest.fixture
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """All sizes a twentieth of the real ones, here and in forked workers: less text will do."""
+    for module, name in (
+        (planning, "SEGMENT_BYTES"),
+        (unit, "UNIT_BYTES"),
+        (text_files, "TEXT_WINDOW"),
+        (text_files, "BATCH_BYTES"),
+        (text_files, "LONG_BYTES"),
+        (text_files, "BLOCK_BYTES"),
+        (separators, "BLOCK_BYTES"),
+    ):
+        monkeypatch.setattr(module, name, getattr(module, name) // 20)
+    text_files._known.cache_clear()
+    yield
+    text_files._known.cache_clear()
+
+
+def source_of(path: Path) -> Source:
+    text_files._known.cache_clear()
+    return find_sources([path], "text").sources[0]
+
+
+def read_all(path: Path, reading: Reading) -> list[tuple[int, bytes, str]]:
+    """Position, bytes and fault of every document, put together from all ranges."""
+    source = source_of(path)
+    documents: list[tuple[int, bytes, str]] = []
+    rows = 0
+    open_: list[bytes] | None = None
+    for segment in segments_of(source, reading):
+        seen = 0
+        for batch in read_segment(source, segment, reading):
+            if batch.fragment is not None:
+                assert (open_ is None) == batch.fragment.first, "pieces follow each other"
+                open_ = [*(open_ or []), batch.texts.document(0)]
+                assert int(batch.rows[0]) == seen
+                if batch.fragment.last:
+                    documents.append((int(batch.positions[0]), b"".join(open_), ""))
+                    open_ = None
+            else:
+                both = [
+                    (int(row), (int(position), batch.texts.document(i), ""))
+                    for i, (row, position) in enumerate(
+                        zip(batch.rows, batch.positions, strict=True)
+                    )
+                ] + [(bad.row, (-1, bad.content, bad.reason)) for bad in batch.bad]
+                documents += [document for _, document in sorted(both)]
+            assert batch.first_row == seen
+            seen += batch.row_count
+        rows += seen
+    assert open_ is None
+    assert rows == len(documents)
+    return documents
+
+
+def expected_documents(data: bytes, separator: bytes | None) -> list[bytes]:
+    if separator is None:
+        return [data]
+    pieces = data.split(separator)
+    return pieces if pieces[-1] else pieces[:-1]
+
+
+SEPARATORS = [b"\n", b"\n\n", b"--", b"aba", b"<|endoftext|>", b"a b", b" ", "é".encode(), b"\0"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data(), separator=st.sampled_from([*SEPARATORS, None]), may_cut=st.booleans())
+def test_any_ranges_give_the_documents_of_split(
+    tmp_path_factory: pytest.TempPathFactory,
+    data: st.DataObject,
+    separator: bytes | None,
+    may_cut: bool,
+) -> None:
+    letters = "ab \n-é国，<|endoftext|>"
+    pieces = st.one_of(
+        st.text(letters, max_size=12),
+        st.sampled_from(
+            [
+                (separator or b"\n").decode(),
+                "\n\n\n\n",
+                "word word ",
+                "ababab",
+                "国家，国家",
+                "x" * 40,
+            ]
+        ),
+    )
+    content = "".join(data.draw(st.lists(pieces, max_size=14))).encode()
+    path = tmp_path_factory.mktemp("t") / "a.txt"
+    path.write_bytes(content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "SEGMENT_BYTES", data.draw(st.sampled_from([1, 5, 32, 100])))
+        patch.setattr(text_files, "TEXT_WINDOW", data.draw(st.sampled_from([1, 12, 60])))
+        patch.setattr(text_files, "BATCH_BYTES", 16)
+        patch.setattr(text_files, "LONG_BYTES", 24)
+        patch.setattr(text_files, "BLOCK_BYTES", 10)
+        patch.setattr(separators, "BLOCK_BYTES", 7)
+        reading = Reading("text", separator, may_cut)
+        documents = read_all(path, reading)
+        assert [text for _, text, _ in documents] == expected_documents(content, separator)
+        place = 0
+        for position, text, fault in documents:
+            assert (position, fault) == (place, "")
+            place += len(text) + len(separator or b"")
+        compressed = path.with_name("a.txt.gz")
+        compressed.write_bytes(gzip.compress(content))
+        assert read_all(compressed, reading) == documents
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=80), st.sampled_from(SEPARATORS), st.booleans())
+def test_bad_bytes_are_the_fault_of_their_document_alone(
+    tmp_path_factory: pytest.TempPathFactory, noise: bytes, separator: bytes, may_cut: bool
+) -> None:
+    content = b"good text " + separator + noise + separator + b"more text and more words here"
+    path = tmp_path_factory.mktemp("t") / "a.txt"
+    path.write_bytes(content)
+    expected = []
+    for document in expected_documents(content, separator):
+        try:
+            document.decode()
+            expected.append((document, ""))
+        except UnicodeDecodeError as error:
+            reason = f"not valid UTF-8 at byte {error.start} ({error.reason})"
+            expected.append((document, reason))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "SEGMENT_BYTES", 16)
+        patch.setattr(text_files, "TEXT_WINDOW", 6)
+        patch.setattr(text_files, "BATCH_BYTES", 8)
+        patch.setattr(text_files, "LONG_BYTES", 12)
+        patch.setattr(text_files, "BLOCK_BYTES", 5)
+        patch.setattr(separators, "BLOCK_BYTES", 5)
+        reading = Reading("text", separator, may_cut)
+        found = [(text, fault) for _, text, fault in read_all(path, reading)]
+        assert found == expected
+        compressed = path.with_name("a.txt.gz")
+        compressed.write_bytes(gzip.compress(content))
+        found = [(text, fault) for _, text, fault in read_all(compressed, reading)]
+        assert found == expected
+
+
+@given(st.text("ab\n", max_size=60), st.sampled_from(["\n\n", "aa", "aba", "abab", "b"]))
+def test_a_search_from_any_place_finds_what_one_from_the_start_does(
+    text: str, separator: str
+) -> None:
+    data, found = text.encode(), Separator(separator.encode())
+    pieces = data.split(found.value)
+    ends = np.cumsum([len(piece) + found.length for piece in pieces[:-1]]).tolist()
+
+    def read(start: int, stop: int) -> bytes:
+        assert 0 <= start <= stop <= len(data)
+        return data[start:stop]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(separators, "BLOCK_BYTES", 5)
+        for place in range(len(data) + 1):
+            start = found.sync(lambda a, b: read(a, min(b, len(data))), place)
+            after = [end for end in ends if end >= place]
+            got = found.next_end(read, start, place, len(data))
+            assert got == (after[0] if after else -1), place
+            before = [end for end in ends if end <= place]
+            assert found.count(read, place) == len(before)
+
+
+# --- cuts ------------------------------------------------------------------------------------
+
+WORDS = st.one_of(
+    st.sampled_from(
+        ["word", "a", "I'm", "don't", "x's", "Z'S", " ", "  ", "\n", "\n\n", "\r\n", "\t", "123",
+         "...", "!!\n", "国家", "，", "。", "、", "ひらがな", "한국", "слово", "é", "e\u0301", "'",
+         "ſ", "K", "👍", "\u200b", "<tool_call>", "<|endoftext|>"]
+    ),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=3),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cut_encoders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[str], list[int]]]:
+    """The reference of every encoding that may be cut."""
+    from tokenizers import Tokenizer
+
+    encoders: dict[str, Callable[[str], list[int]]] = {
+        name: reference.encoding(name).encode_ordinary
+        for name in ("gpt2", "p50k_base", "cl100k_base", "o200k_base")
+    }
+    folder = tmp_path_factory.mktemp("json")
+    for name in ("gpt2", "qwen2", "deepseek", "llama3"):
+        tokenizer = Tokenizer.from_file(str(write_json(folder / name, name)))
+        tokenizer.encode_special_tokens = True
+        encoders[f"{name}.json"] = lambda text, t=tokenizer: (
+            t.encode(  # type: ignore[misc]
+                text, add_special_tokens=False
+            ).ids
+        )
+    return encoders
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(WORDS, min_size=3, max_size=30), st.booleans())
+def test_pieces_encoded_apart_give_the_ids_of_the_whole(
+    cut_encoders: dict[str, Callable[[str], list[int]]], words: list[str], spaced: bool
+) -> None:
+    data = (" " if spaced else "").join(words).encode()
+    cuts = [match.end() for match in PLACES.finditer(data)]
+    for name, encode in cut_encoders.items():
+        whole = encode(data.decode())
+        for cut in cuts:
+            pieces = encode(data[:cut].decode()) + encode(data[cut:].decode())
+            assert pieces == whole, (name, data[:cut], data[cut:])
+
+
+def test_every_kind_of_cut_is_there() -> None:
+    for text, cut in (
+        ("a b", 1), ("ab  c", -1), ("a\nb", -1), ("국 국", 3), ("国，", 3), ("かな。", 6),
+        ("слово да", 10), ("a 1", -1), ("é b", -1), ("1 a", -1),
+    ):  # fmt: skip
+        data = text.encode()
+        assert next_cut(data, 0, len(data)) == cut, text
+        if cut > 0:
+            assert next_cut(data, cut, len(data)) == cut
+            assert next_cut(data, cut + 1, len(data)) == -1
+            assert next_cut(data, 0, cut + 1) == -1, "what stands behind must be seen"
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared corpus is not here")
+def test_real_text_may_be_cut_at_every_place(
+    cut_encoders: dict[str, Callable[[str], list[int]]],
+) -> None:
+    cuts = 0
+    for path in sorted((SHARED / "corpus").glob("*.parquet")):
+        texts = pyarrow.parquet.read_table(path, columns=["text"]).column(0).to_pylist()
+        for text in texts[:: len(texts) // 3]:
+            data = text[:3000].encode()
+            places = [match.end() for match in PLACES.finditer(data)]
+            for name, encode in cut_encoders.items():
+                whole = encode(data.decode())
+                for cut in places[:: max(1, len(places) // 4)]:
+                    pieces = encode(data[:cut].decode()) + encode(data[cut:].decode())
+                    assert pieces == whole, (name, path.name, cut)
+                    cuts += 1
+    assert cuts > 500
+
+
+# --- the whole way ---------------------------------------------------------------------------
+
+
+def novel(texts: list[str], size: int) -> str:
+    """One long text full of blank lines."""
+    long = "\n\n".join(text for text in texts if text.strip())
+    return (long * (size // len(long.encode()) + 1))[:size]
+
+
+@pytest.mark.parametrize("tokenizer", ["gpt2", "cl100k_base", "o200k_base", "json"])
+@pytest.mark.usefixtures("small_ranges")
+def test_one_giant_document_has_the_ids_of_the_whole(
+    texts: list[str], tmp_path: Path, tokenizer: str
+) -> None:
+    text = "\ufeff" + novel(texts, 4_000_000) + "\n\n"
+    path = tmp_path / "novel.txt"
+    path.write_text(text, newline="")
+    options: dict[str, object] = {"tokenizer": tokenizer, "start_method": "fork"}
+    if tokenizer == "json":
+        options["tokenizer"] = str(write_json(tmp_path / "tokenizer.json", "deepseek"))
+    result = mill.prepare(path, tmp_path / "out", workers=2, **options)
+    assert result.manifest.counts["rows"] == result.manifest.counts["documents"] == 1
+    assert result.run["units_encoded"] > 1
+    data = next(iter(mill.open_dataset(tmp_path / "out").values()))
+    if tokenizer == "json":
+        from tokenizers import Tokenizer
+
+        library = Tokenizer.from_file(str(options["tokenizer"]))
+        library.encode_special_tokens = True
+        expected = [*library.encode(text, add_special_tokens=False).ids, ADDED[0]["id"]]
+    else:
+        codec = reference.encoding(tokenizer)
+        expected = [*codec.encode_ordinary(text), codec.eot_token]
+    assert len(data.documents) == 1
+    assert np.array_equal(data.documents[0], expected)
+    inline = mill.prepare(path, tmp_path / "inline", workers=0, **options)
+    assert dataset_bytes(tmp_path / "inline") == dataset_bytes(tmp_path / "out")
+    assert inline.manifest.fingerprint == result.manifest.fingerprint
+
+
+def test_a_giant_file_of_the_real_size(texts: list[str], tmp_path: Path) -> None:
+    """Two segments and a bit, in real processes; the same text in one piece as JSON."""
+    text = novel(texts, 40_000_000)
+    (tmp_path / "a.txt").write_text(text, newline="")
+    write_jsonl(tmp_path / "a.jsonl", [text])
+    result = mill.prepare(tmp_path / "a.txt", tmp_path / "t", val="none")
+    assert result.run["units_encoded"] >= 3
+    mill.prepare(tmp_path / "a.jsonl", tmp_path / "j", val="none", encoder_check=False)
+    assert token_bytes(tmp_path / "t") == token_bytes(tmp_path / "j")
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_text_gives_the_tokens_of_the_same_rows_as_parquet(
+    texts: list[str], tmp_path: Path, suffix: str
+) -> None:
+    rows = [text for text in texts if "\0\n" not in text]
+    path = tmp_path / f"a.txt{suffix}"
+    path.write_bytes(COMPRESS[suffix]("\0\n".join([*rows, ""]).encode()))
+    parquet = write_parquet(tmp_path / "a.parquet", rows)
+    mill.prepare(path, tmp_path / "t", text_separator=r"\0\n", val="none", workers=1)
+    mill.prepare(parquet, tmp_path / "p", val="none", workers=1)
+    assert token_bytes(tmp_path / "t") == token_bytes(tmp_path / "p")
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_giant_and_small_documents_side_by_side(texts: list[str], tmp_path: Path) -> None:
+    """Every val rule and cut, by workers and inline, plain and compressed, against the twin."""
+    giant = novel(texts, 2_000_000).replace("@@", "")
+    rows = ["a b", giant, "", "middle words", giant[:500_000], "end"]
+    content = "@@".join(rows).encode()
+    plain, packed = tmp_path / "a.txt", tmp_path / "a.txt.gz"
+    plain.write_bytes(content)
+    packed.write_bytes(gzip.compress(content, 1))
+    jsonl = write_jsonl(tmp_path / "a.jsonl", rows)
+    for number, options in enumerate(
+        (
+            {"val": "docs:2"},
+            {"val": "tokens:1000"},
+            {"format": "llmc", "shard_tokens": 100_000, "cut": "document", "name": "x"},
+            {"format": "llmc", "shard_tokens": 70_000, "name": "x"},
+            {"val": "0.5", "seed": 3, "eot": "prepend"},
+        )
+    ):
+        outputs = []
+        for name, path, workers in (("a", plain, 2), ("b", plain, 0), ("c", packed, 1)):
+            output = tmp_path / f"{number}{name}"
+            options["start_method"] = "fork"
+            mill.prepare(path, output, text_separator="@@", workers=workers, **options)
+            outputs.append(token_bytes(output))
+            assert mill.verify(output).ok
+        assert outputs[0] == outputs[1] == outputs[2]
+        if "0.5" not in options.values():  # positions of lines differ from those in a text
+            mill.prepare(jsonl, tmp_path / f"{number}j", workers=2, **options)
+            assert outputs[0] == token_bytes(tmp_path / f"{number}j")
+        dataset = mill.open_dataset(tmp_path / f"{number}a")
+        assert sum(len(split.documents) for split in dataset.values()) >= len(rows)
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_a_giant_bad_document_is_set_aside_whole(texts: list[str], tmp_path: Path) -> None:
+    giant = novel(texts, 4_000_000).encode()
+    giant = giant[:3_000_000].decode(errors="ignore").encode() + b"\xff" + giant[3_000_000:]
+    content = b"@@".join([b"first", giant, b"last"])
+    options = {"text_separator": "@@", "val": "none", "start_method": "fork"}
+    for suffix in ("", ".gz"):
+        path = tmp_path / f"a.txt{suffix}"
+        path.write_bytes(COMPRESS[suffix](content) if not suffix else gzip.compress(content, 1))
+        at = giant.index(b"\xff")
+        with pytest.raises(BadRowError, match=rf"document 1: not valid UTF-8 at byte {at} "):
+            mill.prepare(path, tmp_path / f"o{suffix}", **options)
+        result = mill.prepare(path, tmp_path / f"o{suffix}", on_bad_row="quarantine", **options)
+        assert result.manifest.counts["quarantined"] == 1
+        tokens = np.fromfile(tmp_path / f"o{suffix}" / "train.bin", np.uint16)
+        assert reference.encoding("gpt2").decode(tokens.tolist()) == (
+            "first<|endoftext|>last<|endoftext|>"
+        )
+        line = json.loads((tmp_path / f"o{suffix}" / "quarantine.jsonl").read_text())
+        assert line["row"] == 1
+        assert line["length"] == len(giant)
+        assert line["sha256"] == hashlib.sha256(giant).hexdigest()
+        assert base64.b64decode(line["bytes"]) == giant[: 1 << 20]
+
+
+def test_small_things(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"")
+    (tmp_path / "b.txt").write_bytes(b"one\n\ntwo\n\n")
+    result = mill.prepare(tmp_path, tmp_path / "o", val="none", workers=0)
+    assert result.manifest.counts["documents"] == 2
+    assert result.manifest.counts["empty"] == 1
+    result = mill.prepare(
+        [tmp_path / "a.txt", tmp_path / "b.txt"], tmp_path / "s", val="none", workers=0,
+        text_separator=r"\n\n",
+    )  # fmt: skip
+    assert [source["documents"] for source in result.manifest.sources] == [0, 2]
+    write_parquet(tmp_path / "c.parquet", ["x"])
+    with pytest.raises(InputError, match="beside other inputs"):
+        mill.prepare(tmp_path, tmp_path / "m")
+    with pytest.raises(UsageError, match="none of the inputs is a text file"):
+        mill.prepare(tmp_path / "c.parquet", tmp_path / "m", text_separator="x")
+
+
+def test_separators_are_unescaped() -> None:
+    assert unescape(r"\n\t\0\\n\r") == "\n\t\0\\n\r"
+    assert unescape("<|endoftext|>") == "<|endoftext|>"
+    for wrong in (r"\x", "\\", ""):
+        with pytest.raises(UsageError, match="--text-separator"):
+            unescape(wrong)
+
+
+def test_a_sentencepiece_document_stays_whole(tmp_path: Path) -> None:
+    segment = Segment(0, 0, 0, 100, 100)
+    path = tmp_path / "a.txt"
+    path.write_text("word " * 100)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "SEGMENT_BYTES", 100)
+        batches = list(read_segment(source_of(path), segment, Reading("text", None, False)))
+    assert [batch.texts.documents for batch in batches] == [1]
+    assert batches[0].fragment is None
+    assert batches[0].texts.size == 500
