@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from conftest import token_bytes, write_arrow, write_jsonl, write_parquet
 from test_documents import read
 
 import tokenmill
+from tokenmill.documents import read_segment
 from tokenmill.errors import BadRowError, InputError
 from tokenmill.plan import cut_record_batches, segments_of
 from tokenmill.sources import find_sources
@@ -99,12 +101,36 @@ def test_record_batches_are_cut_by_constants_alone() -> None:
     assert cut_record_batches([], [], {}) == []
 
 
-def test_one_giant_record_batch_is_read_in_small_batches(texts: list[str], tmp_path: Path) -> None:
+def test_one_giant_record_batch_is_work_for_all_workers(texts: list[str], tmp_path: Path) -> None:
     many = texts * 25
     path = write_arrow(tmp_path / "x.arrow", many, rows=1 << 20)
-    result = tokenmill.prepare(path, tmp_path / "o", val="none", workers=2)
+    assert len(list(segments_of(find_sources([path], "text").sources[0], "text"))) > 1
+    result = tokenmill.prepare(path, tmp_path / "o", val=0.01, workers=2)
     assert result.run["units_encoded"] > 2
-    assert token_bytes(tmp_path / "o") == reference.nanogpt([path], fraction=0)
+    assert token_bytes(tmp_path / "o") == reference.nanogpt([path], fraction=0.01)
+    values: list[bytes | None] = [text.encode() for text in many]
+    values[5000], values[5003] = b"\xff", None
+    write_arrow(path, values, rows=1 << 20, kind=pyarrow.binary(), form="file")
+    with pytest.raises(BadRowError, match=r"row 5000 \(record batch 0\): not valid UTF-8"):
+        tokenmill.prepare(path, tmp_path / "p", val="none", workers=2)
+    tokenmill.prepare(path, tmp_path / "p", val="none", workers=2, on_bad_row="quarantine")
+    lines = (tmp_path / "p" / "quarantine.jsonl").read_bytes().splitlines()
+    assert [json.loads(line)["row"] for line in lines] == [5000, 5003]
+    # compressed, it is one chain
+    write_arrow(path, many, rows=1 << 20, form="file", compression="lz4")
+    tokenmill.prepare(path, tmp_path / "q", val="none", workers=2)
+    assert token_bytes(tmp_path / "q") == reference.nanogpt([path], fraction=0)
+
+
+def test_a_row_in_each_record_batch_is_no_batch_for_each_row(tmp_path: Path) -> None:
+    texts = [f"row {i}" for i in range(500)]
+    for kind in (None, pyarrow.string_view()):
+        path = write_arrow(tmp_path / "x.arrow", texts, rows=1, kind=kind)
+        source = find_sources([path], "text").sources[0]
+        (segment,) = segments_of(source, "text")
+        (batch,) = read_segment(source, segment, "text")
+        assert batch.texts.documents == 500
+        assert batch.rows.tolist() == list(range(500))
 
 
 def many_columns(texts: list[bytes | None], kind: pyarrow.DataType) -> pyarrow.Table:
@@ -180,6 +206,7 @@ def dictionary_stream(path: Path, change: str) -> list[str]:
 def test_dictionaries_that_stay_grow_or_are_replaced(change: str, tmp_path: Path) -> None:
     texts = dictionary_stream(tmp_path / "x.arrow", change)
     assert read(tmp_path / "x.arrow") == (texts, [])
+    assert find_sources([tmp_path / "x.arrow"], "text").sources[0].chained == (change != "none")
 
 
 def test_a_dictionary_or_views_of_one_long_text_are_decoded_in_small_batches(
@@ -197,8 +224,6 @@ def test_a_dictionary_or_views_of_one_long_text_are_decoded_in_small_batches(
     table = pyarrow.table({"text": views})
     with pyarrow.ipc.new_file(tmp_path / "v.arrow", table.schema) as writer:
         writer.write_table(table)
-    from tokenmill.documents import read_segment
-
     for name in ("d.arrow", "v.arrow"):
         source = find_sources([tmp_path / name], "text").sources[0]
         assert source.size < 300_000
