@@ -309,6 +309,7 @@ import pyarrow.compute, tokenmill.plan, tokenmill.documents
 if "parts" in sys.argv:
     tokenmill.plan.SEGMENT_BYTES = 200
     tokenmill.documents.LARGE_BATCH = 400
+name = "data.text" if "struct" in sys.argv else "text"
 resource.setrlimit(resource.RLIMIT_DATA, (4 << 30, 4 << 30))
 original, folder = Path(sys.argv[1]).read_bytes(), Path(sys.argv[2])
 outcomes = {}
@@ -336,9 +337,9 @@ for seed in range(int(sys.argv[3]), int(sys.argv[4])):
     path.write_bytes(content)
     print(seed, file=sys.stderr, flush=True)
     try:
-        source = find_sources([path], "text").sources[0]
-        for segment in segments_of(source, "text"):
-            for batch in read_segment(source, segment, "text"):
+        source = find_sources([path], name).sources[0]
+        for segment in segments_of(source, name):
+            for batch in read_segment(source, segment, name):
                 assert batch.row_count == batch.texts.documents + len(batch.bad)
                 for i in range(batch.texts.documents):
                     batch.texts.document(i).decode()
@@ -349,15 +350,21 @@ for seed in range(int(sys.argv[3]), int(sys.argv[4])):
     outcomes[outcome] = outcomes.get(outcome, 0) + 1
     path.unlink()
 print(outcomes)
+assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 1 << 20, "over 1 GB of memory"
 """
 
 
 def damaged_input(path: Path, what: str) -> Path:
     values: list[str | None] = [f"text number {i} é " * (i % 5) for i in range(60)]
     values[17] = None
-    if what == "dictionary":
+    if what in ("dictionary", "struct"):
         column = pyarrow.array([f"a word or two {i % 7}" for i in range(60)]).dictionary_encode()
         table = pyarrow.table({"id": range(60), "text": column})
+        if what == "struct":
+            inner = [pyarrow.array(range(60)), pyarrow.array(values)]
+            mask = pyarrow.array([i % 9 == 0 for i in range(60)])
+            struct = pyarrow.StructArray.from_arrays(inner, ["n", "text"], mask=mask)
+            table = pyarrow.table({"id": range(60), "data": struct})
         with pyarrow.ipc.new_stream(path, table.schema) as writer:
             writer.write_table(table, max_chunksize=13)
         return path
@@ -373,7 +380,7 @@ def damaged_input(path: Path, what: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    "what", ["stream", "file", "parts", "large", "view", "dictionary", "zstd", "lz4"]
+    "what", ["stream", "file", "parts", "struct", "large", "view", "dictionary", "zstd", "lz4"]
 )
 def test_damage_is_an_error_or_other_text_and_never_a_crash(what: str, tmp_path: Path) -> None:
     path = damaged_input(tmp_path / "x.arrow", what)
