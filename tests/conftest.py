@@ -105,7 +105,7 @@ def texts() -> list[str]:
 
 @pytest.fixture(scope="session")
 def inputs(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> list[Path]:
-    """Parquet and JSON lines of several kinds, some 5 MB of text together."""
+    """Parquet, JSON lines and Arrow of several kinds, some 5 MB of text together."""
     folder = tmp_path_factory.mktemp("inputs")
     return [
         write_parquet(folder / "a.parquet", texts, compression="zstd", write_page_checksum=True),
@@ -113,6 +113,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> list[P
         write_jsonl(folder / "c.jsonl.gz", texts[:90]),
         write_parquet(folder / "d.parquet", texts[5:60], kind=pyarrow.large_string()),
         write_jsonl(folder / "e.jsonl.zst", texts[40:130]),
+        write_arrow(folder / "f.arrow", texts[::2], rows=33),
+        write_arrow(folder / "g.arrow", texts[7:90], form="file", compression="zstd"),
     ]
 
 
@@ -125,6 +127,7 @@ def large_inputs(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> 
         write_parquet(folder / "a.parquet", many, rows=200, compression="snappy"),
         write_jsonl(folder / "b.jsonl", many[: len(many) * 2 // 3]),
         write_jsonl(folder / "c.jsonl.gz", many[: len(many) // 2]),
+        write_arrow(folder / "d.arrow", many[: len(many) // 2], rows=100),
     ]
 
 

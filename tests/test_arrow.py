@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from conftest import token_bytes, write_arrow, write_jsonl, write_parquet
 from test_documents import read
 
 import tokenmill
+from tokenmill.documents import read_segment
 from tokenmill.errors import BadRowError, InputError
 from tokenmill.plan import cut_record_batches, segments_of
 from tokenmill.sources import find_sources
@@ -99,12 +101,36 @@ def test_record_batches_are_cut_by_constants_alone() -> None:
     assert cut_record_batches([], [], {}) == []
 
 
-def test_one_giant_record_batch_is_read_in_small_batches(texts: list[str], tmp_path: Path) -> None:
+def test_one_giant_record_batch_is_work_for_all_workers(texts: list[str], tmp_path: Path) -> None:
     many = texts * 25
     path = write_arrow(tmp_path / "x.arrow", many, rows=1 << 20)
-    result = tokenmill.prepare(path, tmp_path / "o", val="none", workers=2)
+    assert len(list(segments_of(find_sources([path], "text").sources[0], "text"))) > 1
+    result = tokenmill.prepare(path, tmp_path / "o", val=0.01, workers=2)
     assert result.run["units_encoded"] > 2
-    assert token_bytes(tmp_path / "o") == reference.nanogpt([path], fraction=0)
+    assert token_bytes(tmp_path / "o") == reference.nanogpt([path], fraction=0.01)
+    values: list[bytes | None] = [text.encode() for text in many]
+    values[5000], values[5003] = b"\xff", None
+    write_arrow(path, values, rows=1 << 20, kind=pyarrow.binary(), form="file")
+    with pytest.raises(BadRowError, match=r"row 5000 \(record batch 0\): not valid UTF-8"):
+        tokenmill.prepare(path, tmp_path / "p", val="none", workers=2)
+    tokenmill.prepare(path, tmp_path / "p", val="none", workers=2, on_bad_row="quarantine")
+    lines = (tmp_path / "p" / "quarantine.jsonl").read_bytes().splitlines()
+    assert [json.loads(line)["row"] for line in lines] == [5000, 5003]
+    # compressed, it is one chain
+    write_arrow(path, many, rows=1 << 20, form="file", compression="lz4")
+    tokenmill.prepare(path, tmp_path / "q", val="none", workers=2)
+    assert token_bytes(tmp_path / "q") == reference.nanogpt([path], fraction=0)
+
+
+def test_a_row_in_each_record_batch_is_no_batch_for_each_row(tmp_path: Path) -> None:
+    texts = [f"row {i}" for i in range(500)]
+    for kind in (None, pyarrow.string_view()):
+        path = write_arrow(tmp_path / "x.arrow", texts, rows=1, kind=kind)
+        source = find_sources([path], "text").sources[0]
+        (segment,) = segments_of(source, "text")
+        (batch,) = read_segment(source, segment, "text")
+        assert batch.texts.documents == 500
+        assert batch.rows.tolist() == list(range(500))
 
 
 def many_columns(texts: list[bytes | None], kind: pyarrow.DataType) -> pyarrow.Table:
@@ -180,6 +206,7 @@ def dictionary_stream(path: Path, change: str) -> list[str]:
 def test_dictionaries_that_stay_grow_or_are_replaced(change: str, tmp_path: Path) -> None:
     texts = dictionary_stream(tmp_path / "x.arrow", change)
     assert read(tmp_path / "x.arrow") == (texts, [])
+    assert find_sources([tmp_path / "x.arrow"], "text").sources[0].chained == (change != "none")
 
 
 def test_a_dictionary_or_views_of_one_long_text_are_decoded_in_small_batches(
@@ -197,8 +224,6 @@ def test_a_dictionary_or_views_of_one_long_text_are_decoded_in_small_batches(
     table = pyarrow.table({"text": views})
     with pyarrow.ipc.new_file(tmp_path / "v.arrow", table.schema) as writer:
         writer.write_table(table)
-    from tokenmill.documents import read_segment
-
     for name in ("d.arrow", "v.arrow"):
         source = find_sources([tmp_path / name], "text").sources[0]
         assert source.size < 300_000
@@ -284,6 +309,7 @@ import pyarrow.compute, tokenmill.plan, tokenmill.documents
 if "parts" in sys.argv:
     tokenmill.plan.SEGMENT_BYTES = 200
     tokenmill.documents.LARGE_BATCH = 400
+name = "data.text" if "struct" in sys.argv else "text"
 resource.setrlimit(resource.RLIMIT_DATA, (4 << 30, 4 << 30))
 original, folder = Path(sys.argv[1]).read_bytes(), Path(sys.argv[2])
 outcomes = {}
@@ -311,9 +337,9 @@ for seed in range(int(sys.argv[3]), int(sys.argv[4])):
     path.write_bytes(content)
     print(seed, file=sys.stderr, flush=True)
     try:
-        source = find_sources([path], "text").sources[0]
-        for segment in segments_of(source, "text"):
-            for batch in read_segment(source, segment, "text"):
+        source = find_sources([path], name).sources[0]
+        for segment in segments_of(source, name):
+            for batch in read_segment(source, segment, name):
                 assert batch.row_count == batch.texts.documents + len(batch.bad)
                 for i in range(batch.texts.documents):
                     batch.texts.document(i).decode()
@@ -324,15 +350,23 @@ for seed in range(int(sys.argv[3]), int(sys.argv[4])):
     outcomes[outcome] = outcomes.get(outcome, 0) + 1
     path.unlink()
 print(outcomes)
+if os.path.exists("/proc/self/status"):  # getrusage counts what the parent held when it forked
+    peak = [line for line in open("/proc/self/status") if line.startswith("VmHWM")][0]
+    assert int(peak.split()[1]) < 1 << 20, "over 1 GB of memory"
 """
 
 
 def damaged_input(path: Path, what: str) -> Path:
     values: list[str | None] = [f"text number {i} é " * (i % 5) for i in range(60)]
     values[17] = None
-    if what == "dictionary":
+    if what in ("dictionary", "struct"):
         column = pyarrow.array([f"a word or two {i % 7}" for i in range(60)]).dictionary_encode()
         table = pyarrow.table({"id": range(60), "text": column})
+        if what == "struct":
+            inner = [pyarrow.array(range(60)), pyarrow.array(values)]
+            mask = pyarrow.array([i % 9 == 0 for i in range(60)])
+            struct = pyarrow.StructArray.from_arrays(inner, ["n", "text"], mask=mask)
+            table = pyarrow.table({"id": range(60), "data": struct})
         with pyarrow.ipc.new_stream(path, table.schema) as writer:
             writer.write_table(table, max_chunksize=13)
         return path
@@ -348,7 +382,7 @@ def damaged_input(path: Path, what: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    "what", ["stream", "file", "parts", "large", "view", "dictionary", "zstd", "lz4"]
+    "what", ["stream", "file", "parts", "struct", "large", "view", "dictionary", "zstd", "lz4"]
 )
 def test_damage_is_an_error_or_other_text_and_never_a_crash(what: str, tmp_path: Path) -> None:
     path = damaged_input(tmp_path / "x.arrow", what)

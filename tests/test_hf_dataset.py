@@ -19,6 +19,7 @@ from tokenmill.sources import find_sources
 
 datasets = pytest.importorskip("datasets")
 datasets.disable_progress_bars()
+datasets.utils.tqdm.monitor_interval = 0  # no thread of its in the process that other tests fork
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 

@@ -84,6 +84,15 @@ def test_a_file_named_twice_is_refused_also_through_a_link(tree: Path) -> None:
         ("x.csv", b"text\na\n", "unknown extension .csv"),
         ("noext", b"text", "unknown extension"),
         ("x.parquet.gz", b"\x1f\x8b", "unknown extension"),
+        ("x.arrow.gz", b"\x1f\x8b", "unknown extension"),
+        ("x.arrow", LFS, "git-LFS pointer"),
+        ("x.arrow", b"", "empty"),
+        ("x.arrow", b"something else entirely", "not an Arrow stream or file"),
+        ("x.arrow", b"ARROW1\0\0 and no end", "ARROW1 is missing at its end"),
+        ("x.arrow", b"\xff\xff\xff\xff\0\0\0\0", "no schema"),
+        ("x.arrow", b"\0" * 64, "not an Arrow stream or file"),
+        ("x.feather", b"FEA1 of long ago", "Feather version 1"),
+        ("x.jsonl", b"ARROW1\0\0", "looks like arrow"),
     ],
 )
 def test_what_is_not_what_it_claims_to_be_is_an_error(

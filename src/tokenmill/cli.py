@@ -74,7 +74,8 @@ def cli() -> None:
     context_settings=CONTEXT,
     epilog=_examples(
         "tokenmill prepare data/*.parquet -o out",
-        "tokenmill prepare a.jsonl.zst b.jsonl -o out --text-column content",
+        "tokenmill prepare a.jsonl.zst b.jsonl -o out --text-column data.text",
+        "tokenmill prepare saved_by_datasets/ -o out",
         "tokenmill prepare data/ -o edu --format llmc --shard-tokens 100M --val shard",
         "tokenmill prepare data/ -o out --tokenizer o200k_base --val docs:1000",
     ),
@@ -84,7 +85,7 @@ def cli() -> None:
 def prepare(
     inputs: tuple[str, ...], output: str, as_json: bool, quiet: bool, **options: Any
 ) -> int:
-    """Turn parquet and JSON lines into token files.
+    """Turn parquet, Arrow and JSON lines into token files.
 
     INPUTS are files, directories or globs. The same command resumes after any interruption.
     """
@@ -145,7 +146,8 @@ def plan(inputs: tuple[str, ...], output: str, as_json: bool, **options: Any) ->
     click.echo(_plan_line(prepared))
     for source in prepared.plan.sources:
         rows = f"{source.rows} rows" if source.rows >= 0 else "rows known when read"
-        chain = ", one chain (compressed: one worker at a time)" if source.compression else ""
+        why = "its dictionaries change" if source.chained else source.compression and "compressed"
+        chain = f", one chain ({why}: one worker at a time)" if why else ""
         click.echo(f"  {source.name}: {source.size / 1e6:.1f} MB, {rows}{chain}")
     for skipped in prepared.found.skipped:
         click.echo(f"  skipped {skipped.path}: {skipped.reason}")

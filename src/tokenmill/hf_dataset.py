@@ -23,7 +23,7 @@ from typing import Any
 import xxhash
 
 from tokenmill.arrow_ipc import Served, layout_of, open_batches
-from tokenmill.errors import RefusedError, SourceError, UsageError
+from tokenmill.errors import RefusedError, SourceError, StorageError, UsageError
 from tokenmill.fields import check_column
 from tokenmill.storage import GrowingFile, remove_folder
 
@@ -161,8 +161,15 @@ def _write_copy(dataset: Any, column: str, folder: Path) -> Path:
     schema = pyarrow.schema([dataset.data.schema.field(column)]).remove_metadata()
     average = dataset.data.nbytes // max(1, dataset.data.num_rows)
     rows = max(1, min(COPY_BATCH_ROWS, COPY_BATCH_BYTES // (average + 1)))
-    with GrowingFile(folder) as file:
-        with pyarrow.ipc.new_stream(file, schema) as writer:
-            for table in narrow.iter(batch_size=rows):
-                writer.write_table(table.replace_schema_metadata(None).cast(schema))
-        return file.finish(f"text-{file.digest}.arrow", COPY_MTIME_NS)
+    try:
+        with GrowingFile(folder) as file:
+            with pyarrow.ipc.new_stream(file, schema) as writer:
+                for table in narrow.iter(batch_size=rows):
+                    writer.write_table(table.replace_schema_metadata(None).cast(schema))
+            return file.finish(f"text-{file.digest}.arrow", COPY_MTIME_NS)
+    except StorageError as error:
+        error.hint = (
+            "this dataset is not what lies on disk, so its text is copied first: set "
+            "XDG_CACHE_HOME to a folder with space, or save_to_disk and give that folder"
+        )
+        raise

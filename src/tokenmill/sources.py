@@ -19,7 +19,7 @@ from typing import IO, Any, Literal
 import msgspec
 import xxhash
 
-from tokenmill.arrow_ipc import Served, layout_of, open_batches
+from tokenmill.arrow_ipc import Layout, Served, layout_of, open_batches
 from tokenmill.errors import InputError, SourceError
 from tokenmill.fields import check_column, field_names, has_field, listed
 from tokenmill.listing import Skipped, expand, printable, refuse_twice
@@ -61,6 +61,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: str
     mtime_ns: int
     rows: int = -1  # known from a parquet footer or Arrow's headers; -1 where only reading tells
+    chained: bool = False  # Arrow whose dictionaries change on the way: read in order
 
     def identity(self) -> dict[str, Any]:
         """What binds this source to a plan: nothing of where or when it lies on disk."""
@@ -134,11 +135,12 @@ def _identify(number: int, path: str, root: str, text_column: str) -> Source:
             fingerprint = _fingerprint(file, stat.st_size)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    rows = -1
+    rows, chained = -1, False
     if kind == "parquet":
         rows = _check_parquet(path, text_column)
     elif kind == "arrow":
-        rows = _check_arrow(path, stat.st_mtime_ns, text_column)
+        layout = _check_arrow(path, stat.st_mtime_ns, text_column)
+        rows, chained = layout.rows, layout.chained
     elif kind == "jsonl":
         _check_jsonl(path, compression, text_column)
     return Source(
@@ -151,6 +153,7 @@ def _identify(number: int, path: str, root: str, text_column: str) -> Source:
         fingerprint=fingerprint,
         mtime_ns=stat.st_mtime_ns,
         rows=rows,
+        chained=chained,
     )
 
 
@@ -274,14 +277,14 @@ def arrow_schema(path: str, mtime_ns: int) -> Any:
         ) from None
 
 
-def _check_arrow(path: str, mtime_ns: int, text_column: str) -> int:
+def _check_arrow(path: str, mtime_ns: int, text_column: str) -> Layout:
     try:
         schema = arrow_schema(path, mtime_ns)
-        rows = layout_of(path, mtime_ns).rows
+        layout = layout_of(path, mtime_ns)
     except SourceError as error:
         raise InputError(error.message, hint=error.hint) from None
     check_column(path, schema, text_column)
-    return rows
+    return layout
 
 
 def _check_jsonl(path: str, compression: str, text_column: str) -> None:
