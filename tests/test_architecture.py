@@ -16,13 +16,14 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # In the order of the data. A module imports only what stands above it.
 ORDER = [
     "errors", "config", "tokenizer", "texts", "encoders.unicode_gap", "encoders.arrays",
-    "encoders.fast", "encoders.reference", "encoders.exact", "encoders",
+    "encoders.fast", "encoders.reference", "encoders.exact", "encoders.decoding", "encoders",
     "sources", "plan", "documents", "pack",
     "formats.base", "formats.nanogpt", "formats.llmc", "formats", "storage", "manifest",
     "engines.unit", "engines.frontier", "engines.segments", "engines.books", "engines.observer",
     "engines.messages", "engines.worker", "engines.forkserver", "engines.preload",
     "engines.inline", "engines.local",
-    "engines", "commit", "job", "pipeline", "verification", "loader", "progress", "cli",
+    "engines", "commit", "job", "pipeline", "probe", "estimate", "verification", "loader", "inspection",
+    "streams", "origins", "comparison", "deep", "progress", "reporting", "cli",
 ]  # fmt: skip
 
 
