@@ -22,8 +22,8 @@ ORDER = [
     "engines.unit", "engines.frontier", "engines.segments", "engines.books", "engines.observer",
     "engines.messages", "engines.worker", "engines.forkserver", "engines.preload",
     "engines.inline", "engines.local",
-    "engines", "commit", "job", "pipeline", "probe", "estimate", "verification", "loader", "inspection",
-    "streams", "origins", "comparison", "deep", "progress", "reporting", "cli",
+    "engines", "commit", "job", "pipeline", "probe", "estimate", "verification", "loader",
+    "inspection", "streams", "origins", "comparison", "deep", "progress", "reporting", "cli",
 ]  # fmt: skip
 
 

@@ -153,11 +153,12 @@ def _time_line(e: Estimate) -> str:
 
 def summary_lines(summary: Summary) -> list[str]:
     s, counts = summary.settings, summary.counts
+    val = msgspec.convert(s["val"], Val)
     shards = f", {s['shard_tokens']:,} tokens a shard ({s['cut']})" if s["shard_tokens"] else ""
     lines = [
         f"{summary.directory}: {counts['tokens']:,} tokens, {counts['documents']:,} documents, "
         f"{size(summary.bytes)}",
-        f"  format     {s['format']}, {s['dtype']}, eot {s['eot']}{shards}, val {msgspec.convert(s['val'], Val)}",
+        f"  format     {s['format']}, {s['dtype']}, eot {s['eot']}{shards}, val {val}",
         f"  tokenizer  {s['tokenizer']} ({s['vocab_size']:,} ids, separator {s['eot_id']})",
     ]
     if summary.made:
