@@ -22,6 +22,7 @@ from tokenmill.probe import COUNT_COLUMN, PROBE_SECONDS, Probe, has_counts, run_
 from tokenmill.sources import Source, open_parquet
 
 COUNTED_TOKENIZERS = ("gpt2", "r50k_base")  # of which token_count speaks
+COUNTED_ERROR = 0.01  # of the tokens that were tried: beyond, the column is about something else
 START_SECONDS = 0.6  # until the first worker encodes (docs/log.md)
 
 
@@ -70,13 +71,17 @@ def make_estimate(
     measured = run_probe(plan, prepared.run.encoder, probe_seconds) if probe else None
     counted = counted_tokens(plan)
     warnings: list[str] = []
+    exact = counted is not None
     if counted is not None and measured is not None and measured.counted_differ:
+        exact = False
+        wrong = abs(measured.counted_said - measured.counted_found)
+        used = wrong <= COUNTED_ERROR * measured.counted_found
         warnings.append(
             f"{COUNT_COLUMN} is not what {plan.settings.tokenizer} gives in "
             f"{measured.counted_differ} of {measured.counted_documents} rows that were tried: "
-            "not used"
+            + ("not exact" if used else "not used")
         )
-        counted = None
+        counted = counted if used else None
     totals = scale(plan, measured, counted)
     files = split_files(plan.settings, totals.tokens, totals.documents)
     minimum = min_shard_tokens
@@ -84,7 +89,7 @@ def make_estimate(
         minimum = get_format(plan.settings.format).min_shard_tokens
     disk = disk_bytes(plan, totals, files)
     free = free_bytes(prepared.output)
-    warnings += shard_warnings(plan.settings, files, totals, minimum)
+    warnings += shard_warnings(plan.settings, files, totals.tokens, exact, minimum)
     if 0 <= free < disk:
         warnings.append(
             f"{disk / 1e9:.2f} GB are needed and {free / 1e9:.2f} GB are free: it does not fit"
@@ -100,7 +105,7 @@ def make_estimate(
         documents=totals.documents,
         text_bytes=totals.text_bytes,
         tokens=totals.tokens,
-        tokens_exact=totals.tokens_from == COUNT_COLUMN,
+        tokens_exact=exact,
         tokens_from=totals.tokens_from,
         bytes_per_token=round(totals.text_bytes / totals.tokens, 3)
         if totals.tokens > 0 and totals.text_bytes > 0
@@ -264,17 +269,17 @@ def split_tokens(settings: PlanSettings, tokens: int, documents: int) -> list[tu
 
 
 def shard_warnings(
-    settings: PlanSettings, files: list[SplitFiles], totals: Totals, minimum: int
+    settings: PlanSettings, files: list[SplitFiles], tokens: int, exact: bool, minimum: int
 ) -> list[str]:
     """What the trainer will stumble over."""
     warnings = []
-    about = "" if totals.tokens_from == COUNT_COLUMN else "probably "
+    about = "" if exact else "probably "
     for split in files:
         if split.tokens == 0:
             if split.split == "train" or settings.val.kind != "fraction":
                 warnings.append(
                     f"the {split.split} split will {about}be empty: --val {settings.val} leaves "
-                    f"nothing of {totals.tokens:,} tokens"
+                    f"nothing of {tokens:,} tokens"
                 )
         elif 0 < split.last_tokens < minimum:
             warnings.append(

@@ -104,6 +104,8 @@ def _tokens_line(e: Estimate) -> str:
     each = f", {e.bytes_per_token:.2f} bytes of text each" if e.bytes_per_token > 0 else ""
     if e.tokens_exact:
         return f"  tokens  {e.tokens:,} from token_count and separators{each}"
+    if e.tokens_from == "token_count":
+        return f"  tokens  about {rounded(e.tokens)} from token_count and separators{each}"
     rows = "" if e.rows_exact else f" in about {rounded(e.rows)} rows"
     return (
         f"  tokens  about {rounded(e.tokens)}{rows}{each} "
