@@ -167,6 +167,28 @@ def test_one_changed_token_is_found_and_named(dataset: Path, where: float) -> No
     assert f"train document {number} ({source}, row {row})" in problem.message
 
 
+def test_a_document_over_two_files_is_compared_in_both(dataset: Path) -> None:
+    opened = tokenmill.open_dataset(dataset)
+    if not opened.settings.shard_tokens or opened.settings.cut == "document":
+        pytest.skip("no file ends inside a document")
+    found = 0
+    for name, split in opened.items():
+        for number in range(len(split.documents)):
+            view = tokenmill.inspect_document(dataset, document=number, split=name)
+            if len(view.places) < 2:
+                continue
+            at = view.first_token + view.places[0]["tokens"]  # the first of the second file
+            right = int(split.tokens[at])
+            write_tokens(dataset, name, at, np.array([right ^ 1]))
+            found += 1
+            reseal(dataset)
+            problems = tokenmill.verify_deep(dataset, sample="all").problems
+            assert [(p.split, p.document, p.row) for p in problems] == [(name, number, view.row)]
+            write_tokens(dataset, name, at, np.array([right]))
+            break
+    assert found
+
+
 def test_a_lost_separator_is_found(dataset: Path) -> None:
     settings = tokenmill.open_dataset(dataset).settings
     if settings.eot == "none":

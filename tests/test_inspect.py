@@ -131,6 +131,8 @@ def test_a_document_over_several_files_and_a_border(sharded: Path) -> None:
     assert (before.source, before.row) == (first.source, first.row)
     token = tokenmill.inspect_document(sharded, token=view.first_token + 3)
     assert (token.document, token.token) == (number, 3)
+    codec = reference.encoding("gpt2")
+    assert token.text[: token.character] == codec.decode(token.ids[1:3])
 
 
 def test_what_is_not_there_is_an_error(sharded: Path, tmp_path: Path) -> None:
@@ -229,6 +231,9 @@ def test_a_document_on_the_command_line(sharded: Path) -> None:
     full = command("inspect", sharded, "--document", longest, "--full").stdout
     assert "more characters" not in full
     assert len(full) > 4 * len(cut)
+    start = tokenmill.open_dataset(sharded)["train"].documents.span(longest)[0]
+    inside = command("inspect", sharded, "--token", start + 4000).stdout
+    assert "text (from character " in inside
     token = command("inspect", sharded, "--token", "5000").stdout
     assert "token   5,000 is number" in token
     assert "[[" in token

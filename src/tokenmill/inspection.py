@@ -81,6 +81,7 @@ class DocumentView(msgspec.Struct, frozen=True, kw_only=True):
     specials: list[int]  # which of `ids` are special tokens, by position
     text: str
     token: int = -1  # the position in `ids` that was asked for; -1: the document was
+    character: int = -1  # where in `text` that token begins
 
 
 def inspect(directory: str | os.PathLike[str]) -> Summary:
@@ -247,6 +248,7 @@ def inspect_document(
         specials=[at for at, i in enumerate(ids) if decoder.is_special(i)],
         text=_text_of(decoder, ids),
         token=-1 if token is None else token - start,
+        character=-1 if token is None else len(_text_of(decoder, ids[: token - start])),
     )
 
 

@@ -241,13 +241,23 @@ def document_lines(view: DocumentView, *, full: bool, color: bool) -> list[str]:
             f"  token   {view.first_token + at:,} is number {at:,} of the document: "
             f"id {view.ids[at]}, '{view.pieces[at]}'"
         )
-    text = view.text if full else view.text[:TEXT_SHOWN]
-    lines += ["", "text", printable(text, keep="\n\t")]
-    if len(text) < len(view.text):
-        lines.append(f"... {len(view.text) - len(text):,} more characters (--full shows all)")
+    lines += ["", *_text_lines(view, full)]
     shown = f" {low:,} to {high - 1:,} of {len(view.ids):,}" if high - low < len(view.ids) else ""
     lines += ["", f"tokens{shown}", _apart(view, low, high, color)]
     lines += ["", f"ids{shown}", " ".join(map(str, view.ids[low:high]))]
+    return lines
+
+
+def _text_lines(view: DocumentView, full: bool) -> list[str]:
+    """The text, or of a long one its beginning, or what is around the token asked for."""
+    first, last = 0, len(view.text)
+    if not full and last > TEXT_SHOWN:
+        first = max(0, min(view.character - TEXT_SHOWN // 2, last - TEXT_SHOWN))
+        last = first + TEXT_SHOWN
+    before = f" (from character {first:,} on)" if first else ""
+    lines = [f"text{before}", printable(view.text[first:last], keep="\n\t")]
+    if last < len(view.text):
+        lines.append(f"... {len(view.text) - last:,} more characters (--full shows all)")
     return lines
 
 
