@@ -280,6 +280,46 @@ def test_a_border_in_the_wrong_place_is_found(dataset: Path) -> None:
     assert any(p.kind == "border" for p in report.problems)
 
 
+def test_a_document_in_the_wrong_split_is_found(dataset: Path) -> None:
+    """By another seed other documents are held out: the tokens are right, the splits are not."""
+    if tokenmill.open_dataset(dataset).settings.val.kind != "fraction":
+        pytest.skip("splits are not hashed")
+
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["plan"]["settings"]["seed"] += 1
+
+    change_manifest(dataset, change)
+    assert tokenmill.verify(dataset).ok
+    for sample in ("all", 5, None):
+        messages = [p.message for p in tokenmill.verify_deep(dataset, sample=sample).problems]
+        assert any("should be a document of val, and is not there" in m for m in messages)
+        assert any("that row is no document of train" in m for m in messages)
+
+
+@pytest.mark.parametrize("more", [b'{"text": "one more"}\n', b"{oops\n", b""])
+def test_a_row_too_many_or_too_few_is_found(tmp_path: Path, more: bytes) -> None:
+    """A dataset that claims to be made from a file with another row, or with one row less."""
+    first = write_jsonl(tmp_path / "x.jsonl", ["a b c", "d", "e f"])
+    whole = first.read_bytes()
+    other = tmp_path / "y/x.jsonl"
+    other.parent.mkdir()
+    other.write_bytes(whole + more if more else whole[: whole.rindex(b"{", 0, whole.rindex(b"z"))])
+    tokenmill.prepare(first, tmp_path / "o", val="none", workers=0)
+    tokenmill.prepare(other, tmp_path / "p", val="none", on_bad_row="quarantine", workers=0)
+    claimed = json.loads((tmp_path / "p/manifest.json").read_bytes())["sources"][0]
+
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["sources"][0]["size"] = claimed["size"]
+        manifest["sources"][0]["fingerprint"] = claimed["fingerprint"]
+
+    change_manifest(tmp_path / "o", change)
+    report = tokenmill.verify_deep(tmp_path / "o", source_root=other.parent, sample="all")
+    kinds = {p.kind for p in report.problems}
+    assert "count" in kinds
+    assert kinds & {"row", "quarantine"}
+    assert not report.complete
+
+
 def test_damaged_files_are_not_compared_any_further(dataset: Path) -> None:
     with open(dataset / "index/units", "r+b") as file:
         file.write(b"\xff")
@@ -346,7 +386,7 @@ def test_what_the_reference_cannot_encode_is_compared_with_the_fast_encoder(
 def test_many_units_and_chains_are_compared_in_parallel(
     large_inputs: list[Path], tmp_path: Path
 ) -> None:
-    tokenmill.prepare(large_inputs, tmp_path / "o", format="llmc", shard_tokens="3M")
+    tokenmill.prepare(large_inputs, tmp_path / "o", format="llmc", shard_tokens="3M", val=0.1)
     report = tokenmill.verify_deep(tmp_path / "o", sample=300, threads=4)
     assert report.ok
     assert report.documents == 300
@@ -354,6 +394,18 @@ def test_many_units_and_chains_are_compared_in_parallel(
     report = tokenmill.verify_deep(tmp_path / "o", seconds=1.0)
     assert report.ok
     assert 0 < report.documents < report.documents_total
+
+
+def test_ranges_of_one_large_row_group_are_compared(tmp_path: Path) -> None:
+    many = [
+        f"document {i} of many: " + f"{i * 7919} words here and there. " * 40 for i in range(30_000)
+    ]
+    write_parquet(tmp_path / "x.parquet", many, rows=len(many), use_dictionary=False)
+    tokenmill.prepare(tmp_path / "x.parquet", tmp_path / "o", val=0.05)
+    report = tokenmill.verify_deep(tmp_path / "o", sample=200)
+    assert report.problems == []
+    assert report.segments_total > 1
+    assert report.documents == 200
 
 
 def test_hundreds_of_problems_end_the_comparison(dataset: Path) -> None:
