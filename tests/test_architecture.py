@@ -15,15 +15,18 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # In the order of the data. A module imports only what stands above it.
 ORDER = [
-    "errors", "config", "tokenizer", "texts", "encoders.unicode_gap", "encoders.arrays",
+    "errors", "config", "tokenizer", "vocabulary_files", "texts", "encoders.gap_tables",
+    "encoders.unicode_gap", "encoders.arrays", "encoders.cuts",
     "encoders.fast", "encoders.reference", "encoders.exact", "encoders.decoding", "encoders",
     "sources", "plan", "documents", "pack",
-    "formats.base", "formats.nanogpt", "formats.llmc", "formats", "storage", "manifest",
-    "engines.unit", "engines.frontier", "engines.segments", "engines.books", "engines.observer",
-    "engines.messages", "engines.worker", "engines.forkserver", "engines.preload",
-    "engines.inline", "engines.local",
+    "formats.base", "formats.nanogpt", "formats.llmc", "formats", "storage", "gap_cache",
+    "manifest",
+    "engines.unit", "engines.hunt", "engines.frontier", "engines.segments", "engines.books",
+    "engines.observer", "engines.messages", "engines.worker", "engines.forkserver",
+    "engines.preload", "engines.inline", "engines.processes", "engines.local",
     "engines", "commit", "job", "pipeline", "probe", "estimate", "verification", "loader",
-    "inspection", "streams", "origins", "comparison", "deep", "progress", "reporting", "cli",
+    "inspection", "streams", "origins", "comparison", "deep", "progress", "reporting",
+    "cli_options", "cli",
 ]  # fmt: skip
 
 

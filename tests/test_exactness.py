@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import tokenmill
 from tokenmill.encoders import ExactEncoder
-from tokenmill.encoders.unicode_gap import GAP, MEASURED_FOR
+from tokenmill.encoders.gap_tables import GAP, MEASURED_FOR
 from tokenmill.errors import EncoderError
 from tokenmill.texts import from_bytes
 from tokenmill.tokenizer import ENCODINGS, bundled_ranks_file, get_encoding

@@ -12,11 +12,12 @@ import itertools
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
-from conftest import dataset_bytes, write_parquet
+from conftest import dataset_bytes, write_jsonl, write_parquet
 from test_resume import descendants, gone, start, workers_of
 
 import tokenmill
@@ -102,16 +103,27 @@ def test_a_worker_that_fails_once_is_replaced_and_nothing_is_lost(
     assert (tmp_path / "flag").exists()
 
 
-@pytest.mark.parametrize("how", ["SIGKILL", "SIGSEGV", "exit code 7"])
-def test_a_second_death_on_one_unit_ends_the_run_with_file_unit_and_cause(
+@pytest.mark.parametrize("how", ["SIGKILL", "did nothing"])
+def test_a_second_death_while_a_unit_is_read_ends_the_run_with_file_unit_and_cause(
     how: str,
     marked: Path,
     clean: dict[str, bytes],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """No batch is under way, so no row can be looked for (those of test_bisect.py can)."""
+    from tokenmill import documents
+
+    right = documents._arrow_batch
+
+    def read(column: object, first_row: int) -> object:
+        if first_row >= 2250:
+            FAULTS[how]()
+        return right(column, first_row)
+
+    monkeypatch.setenv("TOKENMILL_STUCK_SECONDS", "1.5")
     with monkeypatch.context() as patch:
-        plant(patch, FAULTS[how], None)
+        patch.setattr(documents, "_arrow_batch", read)
         with pytest.raises(WorkerError) as ended:
             tokenmill.prepare(marked, tmp_path / "o", workers=2, start_method="fork")
     message = ended.value.message
@@ -284,3 +296,68 @@ def test_the_memory_of_all_processes_together_stays_within_the_budget(
     _, stderr = process.communicate()
     assert process.returncode == 0, stderr
     assert 100e6 < peak < 1e9
+
+
+def test_a_reader_that_skips_or_reads_a_giant_line_gives_signs_of_life(tmp_path: Path) -> None:
+    from tokenmill.documents import read_segment
+    from tokenmill.plan import Segment
+    from tokenmill.sources import find_sources
+
+    giant = write_jsonl(tmp_path / "a.jsonl", ["x" * (40 << 20), "y"])
+    group = write_parquet(
+        tmp_path / "b.parquet", ["some words here and there " * 400] * 4000, rows=4000
+    )
+    line_file, parquet_file = find_sources([str(giant), str(group)], "text").sources
+    signs: list[int] = []
+
+    def signs_before_first_batch(source: object, segment: Segment) -> int:
+        signs.clear()
+        next(read_segment(source, segment, "text", None, lambda: signs.append(1)), None)  # type: ignore[arg-type]
+        return len(signs)
+
+    size = giant.stat().st_size
+    assert signs_before_first_batch(line_file, Segment(0, 0, 0, size, size)) >= 8
+    assert signs_before_first_batch(line_file, Segment(0, 1, 16 << 20, size, size)) >= 5
+    late = Segment(1, 1, 0, 1, 1, 30 << 20, -1)
+    assert signs_before_first_batch(parquet_file, late) >= 5
+
+
+def test_a_slow_reader_is_not_taken_for_a_hung_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each piece of a giant line takes less than the timer, all of them together far more."""
+    from tokenmill import documents as reading
+
+    giant = write_jsonl(tmp_path / "a.jsonl", ["some words " * 2_000_000, "y"])
+    tokenmill.prepare(giant, tmp_path / "a", workers=0)
+    right = reading._to_line_end
+
+    def slowly(stream: object, alive: Callable[[], None]) -> bytes:
+        class Slow:
+            def readline(self, size: int) -> bytes:
+                time.sleep(0.5)
+                return stream.readline(size)  # type: ignore[attr-defined,no-any-return]
+
+        return right(Slow(), alive)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(reading, "_to_line_end", slowly)
+    monkeypatch.setenv("TOKENMILL_STUCK_SECONDS", "1.5")
+    result = tokenmill.prepare(giant, tmp_path / "b", workers=1, start_method="fork")
+    assert result.run["retries"] == 0
+    assert dataset_bytes(tmp_path / "a") == dataset_bytes(tmp_path / "b")
+
+
+def test_a_row_tried_alone_may_be_silent_for_a_shorter_time() -> None:
+    from tokenmill.engines.processes import Worker
+    from tokenmill.engines.unit import Doing
+
+    worker = Worker(None, None)
+    worker.note(Doing("encode", 0, 0, 100, 4_000_000))
+    assert worker.patience(60) == 60
+    worker.probing = True
+    worker.note(Doing("encode", 0, 7, 1, 10_000))
+    assert worker.patience(60) == 10
+    worker.note(Doing("encode", 0, 8, 1, 12_000_000))
+    assert worker.patience(60) == 120, "a long row is given the time that it may need"
+    worker.note(Doing("read", 0))
+    assert worker.patience(60) == 120

@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tokenmill import __version__
+from tokenmill.cli_options import plan_options
 from tokenmill.errors import EXIT_OK, EXIT_QUARANTINED, Interrupted, TokenmillError
 
 if TYPE_CHECKING:
@@ -72,78 +72,6 @@ def cli() -> None:
     """Text in, training tokens out: exact, crash-safe, resumable."""
 
 
-def _plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that `prepare` and `plan` share."""
-    options = [
-        click.argument("inputs", nargs=-1, required=True),
-        click.option("-o", "--output", required=True, metavar="DIR", help="Folder to write."),
-        click.option(
-            "--text-column", default="text", show_default=True, help="Column or JSON field."
-        ),
-        click.option(
-            "--tokenizer",
-            default="gpt2",
-            show_default=True,
-            help="gpt2, r50k_base, p50k_base, cl100k_base or o200k_base.",
-        ),
-        click.option(
-            "--format", default="nanogpt", show_default=True, help="Trainer: nanogpt or llmc."
-        ),
-        click.option(
-            "--eot",
-            metavar="WHERE",
-            help="Separator: append, prepend or none.  [default: the trainer's]",
-        ),
-        click.option(
-            "--cut", metavar="HOW", help="Shards end: exact or document.  [default: exact]"
-        ),
-        click.option("--shard-tokens", metavar="N", help="Tokens per shard.  [default: 100M]"),
-        click.option("--name", help="Start of shard names.  [default: the folder's name]"),
-        click.option(
-            "--val",
-            metavar="RULE",
-            help="Held out: 0.0005, docs:N, tokens:N, shard or none.  [default: the trainer's]",
-        ),
-        click.option("--seed", type=int, default=0, show_default=True, help="For --val FRACTION."),
-        click.option("--drop-empty", is_flag=True, help="Drop empty documents (counted)."),
-        click.option(
-            "--workers",
-            type=int,
-            metavar="N",
-            help="Processes; 0: all in this one.  [default: usable cores]",
-        ),
-        click.option(
-            "--memory",
-            metavar="SIZE",
-            help="For all processes together.  [default: 0.5GB + 0.5GB a worker]",
-        ),
-        click.option(
-            "--start-method",
-            default="forkserver",
-            show_default=True,
-            help="forkserver, spawn or fork.",
-        ),
-        click.option(
-            "--encoder",
-            default="auto",
-            show_default=True,
-            help="auto, gigatoken or reference (tiktoken).",
-        ),
-        click.option(
-            "--encoder-check/--no-encoder-check",
-            default=True,
-            show_default=True,
-            help="Encode samples again with the reference.",
-        ),
-        click.option("--on-bad-row", default="stop", show_default=True, help="stop or quarantine."),
-        click.option("--overwrite", is_flag=True, help="Remove what tokenmill made in DIR before."),
-        click.option("--json", "as_json", is_flag=True, help="Result as JSON on stdout."),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
 @cli.command(
     context_settings=CONTEXT,
     epilog=_examples(
@@ -153,7 +81,7 @@ def _plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "tokenmill prepare data/ -o out --tokenizer o200k_base --val docs:1000",
     ),
 )
-@_plan_options
+@plan_options
 @click.option("--quiet", is_flag=True, help="No plan and no progress.")
 def prepare(
     inputs: tuple[str, ...], output: str, as_json: bool, quiet: bool, **options: Any
@@ -166,7 +94,12 @@ def prepare(
         # Before anything heavy is imported: the encoder opens on one core, we load on the other.
         from tokenmill.engines.forkserver import start_fork_server
 
-        start_fork_server(options["tokenizer"], options["encoder"], options["encoder_check"])
+        start_fork_server(
+            options["tokenizer"],
+            options["encoder"],
+            options["encoder_check"],
+            options["pattern"],
+        )
 
     from tokenmill.engines.observer import Observer
     from tokenmill.pipeline import prepare as run
@@ -202,7 +135,7 @@ def prepare(
         "tokenmill plan data/ -o out --format llmc --min-shard-tokens 1M --no-probe",
     ),
 )
-@_plan_options
+@plan_options
 @click.option("--no-probe", is_flag=True, help="Do not read and encode samples for two seconds.")
 @click.option(
     "--min-shard-tokens",

@@ -318,5 +318,9 @@ def _manifest(
         counts=totals.to_dict(),
         splits=splits,
         sources=sources,
+        set_aside=[
+            {"source": plan.sources[source].name, "row": row, "reason": reason}
+            for source, row, reason in sorted(ledger.set_aside)
+        ],
         files=entries,
     ).sealed()

@@ -112,6 +112,7 @@ class Comparison:
         self.settings, self.manifest = settings, manifest
         self.sources, self.streams = sources, streams
         self.quarantined = quarantined
+        self.fatal = _fatal_rows(manifest)
         self.encoder, self.decoder = encoder, decoder
         _ = encoder.reference  # opened here, once, before threads ask for it
         self.problems = problems
@@ -226,9 +227,14 @@ class Comparison:
         """Each row of a batch must be where it belongs, each chosen document what it should be."""
         first = batch.first_row + shift
         stop = first + batch.row_count
+        aside = [bad.row + shift for bad in batch.bad]
+        fatal = np.isin(batch.rows, self.fatal[source.number])
+        if fatal.any():  # text, but it killed or hung a worker: the manifest names such rows
+            aside += batch.rows[fatal].tolist()
+            batch = _without(batch, fatal)
         counts = Counts(rows=batch.row_count, text_bytes=batch.texts.size)
-        counts.quarantined = len(batch.bad)
-        self._check_aside(source, first, stop, [bad.row + shift for bad in batch.bad])
+        counts.quarantined = len(aside)
+        self._check_aside(source, first, stop, aside)
         chosen = choice(batch.rows)
         for number, stream in enumerate(self.streams):
             low = stream.from_row(source.number, first)
@@ -449,10 +455,29 @@ class Comparison:
                     )
 
 
+def _fatal_rows(manifest: Manifest) -> list[I64]:
+    """For each source the rows that were set aside although they are text."""
+    rows: dict[str, list[int]] = {}
+    for record in manifest.set_aside:
+        rows.setdefault(record["source"], []).append(record["row"])
+    return [np.array(rows.get(entry["name"], []), np.int64) for entry in manifest.sources]
+
+
+def _without(batch: Batch, out: Mask) -> Batch:
+    keep = np.flatnonzero(~out)
+    return batch._replace(
+        texts=from_bytes(batch.texts.document(int(index)) for index in keep),
+        rows=batch.rows[keep],
+        positions=batch.positions[keep],
+    )
+
+
 def with_separator(ids: U32, settings: PlanSettings) -> npt.NDArray[np.int64]:
     """A document as it should be stored, worked out apart from `pack.py`."""
     text = ids.astype(np.int64)
-    if settings.eot == "none":
-        return text
     separator = np.array([settings.eot_id], np.int64)
-    return np.concatenate((text, separator) if settings.eot == "append" else (separator, text))
+    if settings.bos_id >= 0:
+        text = np.concatenate((np.array([settings.bos_id], np.int64), text))
+    if settings.eot == "prepend":
+        return np.concatenate((separator, text))
+    return np.concatenate((text, separator)) if settings.eot == "append" else text

@@ -103,7 +103,9 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
     text_column: str
     tokenizer: str
     tokenizer_sha256: str
-    eot_id: int
+    pattern: str = ""  # of a .tiktoken file, which does not say it itself
+    eot_id: int  # -1: none
+    bos_id: int = -1  # begins every document; -1: none
     vocab_size: int
     format: str
     dtype: Literal["uint16", "uint32"]

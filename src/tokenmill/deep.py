@@ -70,7 +70,7 @@ def verify_deep(
         streams=streams,
         quarantined=quarantined_rows(dataset.directory, manifest),
         encoder=ExactEncoder(encoding, "reference", ()),
-        decoder=open_decoder(encoding),
+        decoder=open_decoder(encoding, settings),
         problems=problems + found,
     )
     work = [task for task in tasks if sources[task.source] is not None]

@@ -13,7 +13,7 @@ import itertools
 import lzma
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any, NamedTuple
 
 import msgspec
@@ -35,6 +35,7 @@ class BadRow(NamedTuple):
     content: bytes
     length: int = -1  # of the content before it was cut for keeping; -1: it was not
     sha256: str = ""
+    fatal: bool = False  # good text, but encoding it kills or hangs a worker
 
     def cut(self, limit: int) -> BadRow:
         """What is kept of a long one: its beginning, its length and its hash."""
@@ -62,18 +63,71 @@ class Batch(NamedTuple):
     def size(self) -> int:
         return self.texts.size + sum(len(bad.content) for bad in self.bad)
 
+    def document(self, index: int) -> Batch:
+        """One document as a batch of its own."""
+        one = slice(index, index + 1)
+        rows = self.rows[one]
+        texts = self.texts.slice(index, index + 1)
+        return Batch(texts, rows, self.positions[one], [], int(rows[0]), 1, 0)
 
-def read_segment(source: Source, segment: Segment, text_column: str) -> Iterator[Batch]:
-    """The documents of a segment, in order."""
+
+Aside = Mapping[int, str]  # rows, counted like those of the batches, to the reason
+Alive = Callable[[], None]  # called now and then while nothing is yielded
+
+
+def _nobody_watches() -> None:
+    pass
+
+
+def read_segment(
+    source: Source,
+    segment: Segment,
+    text_column: str,
+    aside: Aside | None = None,
+    alive: Alive = _nobody_watches,
+) -> Iterator[Batch]:
+    """The documents of a segment, in order; those of the rows in `aside` among the bad rows."""
     if source.kind == "parquet":
-        return _read_parquet(source, segment, text_column)
-    return _read_lines(source, segment, text_column)
+        return _read_parquet(source, segment, text_column, aside or {}, alive)
+    return _read_lines(source, segment, text_column, aside or {}, alive)
+
+
+def _set_aside(batch: Batch, aside: Aside, line_at: Callable[[int], int]) -> Batch:
+    """The batch with some documents among its bad rows.
+
+    Their content is the text, not the line it stood in: so the batch keeps its size, and the
+    source is cut into the same units.
+    """
+    if not any(0 <= row - batch.first_row < batch.row_count for row in aside):
+        return batch
+    rows = batch.rows.tolist()
+    out = [index for index, row in enumerate(rows) if row in aside]
+    bad = [
+        BadRow(
+            rows[index],
+            line_at(int(batch.positions[index])),
+            aside[rows[index]],
+            batch.texts.document(index),
+            fatal=True,
+        )
+        for index in out
+    ]
+    keep = np.ones(len(rows), bool)
+    keep[out] = False
+    return batch._replace(
+        texts=from_bytes(batch.texts.document(int(index)) for index in np.flatnonzero(keep)),
+        rows=batch.rows[keep],
+        positions=batch.positions[keep],
+        bad=sorted(batch.bad + bad, key=lambda one: one.row),
+    )
 
 
 # --- parquet ---------------------------------------------------------------------------------
 
 
-def _read_parquet(source: Source, segment: Segment, text_column: str) -> Iterator[Batch]:
+def _read_parquet(
+    source: Source, segment: Segment, text_column: str, aside: Aside, alive: Alive
+) -> Iterator[Batch]:
     import pyarrow
 
     metadata, starts, sizes = _footer(source.path, source.mtime_ns, text_column)
@@ -88,7 +142,8 @@ def _read_parquet(source: Source, segment: Segment, text_column: str) -> Iterato
                     columns = _dictionary_slices(as_dictionary, group, text_column)
                 else:
                     columns = _record_batches(plain, group, size // max(1, rows), text_column)
-                yield from _in_range(_batches(columns, starts[group]), segment)
+                for batch in _in_range(_batches(columns, starts[group]), segment, alive):
+                    yield _set_aside(batch, aside, lambda _: -1) if aside else batch
             except (OSError, pyarrow.ArrowException) as error:
                 raise SourceError(
                     f"{source.name}: row group {group} "
@@ -147,7 +202,7 @@ def _dictionary_slices(file: Any, group: int, text_column: str) -> Iterator[Any]
             start, done = stop, int(ends[stop - 1])
 
 
-def _in_range(batches: Iterator[Batch], segment: Segment) -> Iterator[Batch]:
+def _in_range(batches: Iterator[Batch], segment: Segment, alive: Alive) -> Iterator[Batch]:
     """The batches that begin in the segment's range of text: of most segments, all."""
     position = 0
     for batch in batches:
@@ -155,6 +210,8 @@ def _in_range(batches: Iterator[Batch], segment: Segment) -> Iterator[Batch]:
             return
         if position >= segment.text_start:
             yield batch
+        else:
+            alive()
         position += batch.size
 
 
@@ -249,14 +306,19 @@ def _split(batch: Batch) -> Iterator[Batch]:
 # --- JSON lines ------------------------------------------------------------------------------
 
 
-def _read_lines(source: Source, segment: Segment, text_column: str) -> Iterator[Batch]:
+def _read_lines(
+    source: Source, segment: Segment, text_column: str, aside: Aside, alive: Alive
+) -> Iterator[Batch]:
     decode = _line_decoder(text_column)
     row = line = 0
     try:
         with open_stream(source.path, source.compression) as stream:
             stop = -1 if source.compression else segment.stop
-            for block, offset in line_blocks(stream, segment.start, stop):
+            for block, offset in line_blocks(stream, segment.start, stop, alive):
                 batch = _parse_block(block, offset, row, line, decode, text_column)
+                if aside:
+                    line_at = functools.partial(_line_at, block, offset, line)
+                    batch = _set_aside(batch, aside, line_at)
                 row += batch.row_count
                 line += batch.line_count
                 yield batch
@@ -268,7 +330,14 @@ def _read_lines(source: Source, segment: Segment, text_column: str) -> Iterator[
         ) from None
 
 
-def line_blocks(stream: IO[bytes], start: int, stop: int) -> Iterator[tuple[bytes, int]]:
+def _line_at(block: bytes, offset: int, first_line: int, position: int) -> int:
+    """The number of the line that begins at a position of the file."""
+    return first_line + block.count(b"\n", 0, position - offset)
+
+
+def line_blocks(
+    stream: IO[bytes], start: int, stop: int, alive: Alive = _nobody_watches
+) -> Iterator[tuple[bytes, int]]:
     """Blocks of whole lines, with their offset: the lines that start in [start, stop).
 
     `stop` -1 means to the end. A line that starts in a range is read to its end, wherever that
@@ -285,24 +354,26 @@ def line_blocks(stream: IO[bytes], start: int, stop: int) -> Iterator[tuple[byte
                 return
             if piece.endswith(b"\n"):
                 break
+            alive()
     while stop < 0 or position < stop:
         # No further than the range: the lines behind it are a neighbour's.
         block = stream.read(BATCH_BYTES if stop < 0 else min(BATCH_BYTES, stop - position))
         if not block:
             return
         if not block.endswith(b"\n"):
-            block += _to_line_end(stream)
+            block += _to_line_end(stream, alive)
         yield block, position
         position += len(block)
 
 
-def _to_line_end(stream: IO[bytes]) -> bytes:
+def _to_line_end(stream: IO[bytes], alive: Alive) -> bytes:
     """The rest of the line that the stream stands in."""
     pieces = []
     while piece := stream.readline(BATCH_BYTES):
         pieces.append(piece)
         if piece.endswith(b"\n"):
             break
+        alive()
     return b"".join(pieces)
 
 

@@ -7,7 +7,7 @@
     ├── BadRowError                exit 1   a row that is not text (file, row, reason)
     ├── SourceError                exit 1   an input that broke or changed while it was read
     ├── EncoderError               exit 1   fast and reference encoder disagree, or neither can
-    ├── WorkerError                exit 1   a worker died or hung twice on the same unit
+    ├── WorkerError                exit 1   workers died or hung on the same unit or row
     ├── StorageError               exit 1   the disk said no (path and operation)
     ├── VerificationError          exit 3   a dataset is not what its manifest says
     └── Interrupted                exit 130 or 143   stopped by a signal; the same command resumes

@@ -68,7 +68,9 @@ def make_estimate(
 ) -> Estimate:
     """Look at the inputs once more, for about `probe_seconds`. Writes nothing."""
     plan = prepared.plan
-    measured = run_probe(plan, prepared.run.encoder, probe_seconds) if probe else None
+    measured = None
+    if probe:
+        measured = run_probe(plan, prepared.encoding, prepared.run.encoder, probe_seconds)
     counted = counted_tokens(plan)
     warnings: list[str] = []
     exact = counted is not None
@@ -193,7 +195,7 @@ def _known_nulls(metadata: object, text_column: str) -> bool:
 
 def separators(settings: PlanSettings) -> int:
     """Tokens that each document gets besides its text."""
-    return int(settings.eot != "none")
+    return int(settings.eot != "none") + int(settings.bos_id >= 0)
 
 
 def scale(plan: Plan, probe: Probe | None, counted: Counted | None) -> Totals:

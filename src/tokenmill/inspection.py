@@ -232,7 +232,8 @@ def inspect_document(
     document = document + len(documents) if document < 0 else document
     source, row = documents.source(document)
     ids = part.tokens[start:stop].tolist()
-    decoder = open_decoder(encoding_of(dataset.settings, read_run(dataset.directory)))
+    encoding = encoding_of(dataset.settings, read_run(dataset.directory))
+    decoder = open_decoder(encoding, dataset.settings)
     return DocumentView(
         split=split,
         document=document,

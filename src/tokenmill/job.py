@@ -21,6 +21,9 @@ from tokenmill.manifest import Manifest, UnitRecord, read_journal
 from tokenmill.plan import Plan, difference
 from tokenmill.storage import Lock, Workspace, create_exclusively
 
+# By segment: rows that ended their worker, of units that must be done again all the same.
+Aside = dict[tuple[int, int], dict[int, str]]
+
 
 class Opened(msgspec.Struct, frozen=True):
     """Either a dataset that is finished already, or books to go on with."""
@@ -28,6 +31,7 @@ class Opened(msgspec.Struct, frozen=True):
     manifest: Manifest | None
     books: Books | None
     durable: list[UnitRecord]
+    aside: Aside
 
 
 @contextlib.contextmanager
@@ -35,7 +39,7 @@ def open_job(plan: Plan, run: RunSettings, workspace: Workspace) -> Iterator[Ope
     """Lock the output, recover what is there, and refuse what would mix or destroy."""
     _refuse_foreign(workspace)
     if workspace.manifest.exists() and not workspace.work.exists() and not run.overwrite:
-        yield Opened(_finished(plan, workspace), None, [])
+        yield Opened(_finished(plan, workspace), None, [], {})
         return
     lock = Lock(workspace)
     try:
@@ -44,16 +48,16 @@ def open_job(plan: Plan, run: RunSettings, workspace: Workspace) -> Iterator[Ope
         if workspace.manifest.exists():  # a crash before the work folder was removed
             manifest = _finished(plan, workspace)
             workspace.remove_work()
-            yield Opened(manifest, None, [])
+            yield Opened(manifest, None, [], {})
             return
         mtimes = _bind(plan, workspace)
         if workspace.commit.exists():
-            yield Opened(roll_forward(workspace, read_commit(workspace)), None, [])
+            yield Opened(roll_forward(workspace, read_commit(workspace)), None, [], {})
             return
         workspace.clear_spill()
-        books, durable = _recover(plan, run, workspace, mtimes)
+        books, durable, aside = _recover(plan, run, workspace, mtimes)
         try:
-            yield Opened(None, books, durable)
+            yield Opened(None, books, durable, aside)
         finally:
             books.close()
     finally:
@@ -146,7 +150,7 @@ def _bind(plan: Plan, workspace: Workspace) -> dict[str, int]:
 
 def _recover(
     plan: Plan, run: RunSettings, workspace: Workspace, mtimes: dict[str, int]
-) -> tuple[Books, list[UnitRecord]]:
+) -> tuple[Books, list[UnitRecord], Aside]:
     """The units that are durable and intact. Of a file touched since, each is done again and
     must come out the same: size and sampled content agree, but only that is proof."""
     records, length = read_journal(workspace.journal, plan.fingerprint)
@@ -157,4 +161,9 @@ def _recover(
     with ThreadPoolExecutor(max_workers=4) as pool:
         intact = list(pool.map(lambda record: check_pieces(workspace, record.pieces), candidates))
     durable = [record for record, ok in zip(candidates, intact, strict=True) if ok]
-    return Books(plan, run, workspace, durable, length, expected), durable
+    aside: Aside = {}
+    kept = {record.unit for record in durable}
+    for record in (record for unit, record in latest.items() if unit not in kept):
+        rows = aside.setdefault((record.unit.source, record.unit.segment), {})
+        rows.update({one.segment_row: one.reason for one in record.set_aside})
+    return Books(plan, run, workspace, durable, length, expected), durable, aside

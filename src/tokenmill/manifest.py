@@ -70,6 +70,14 @@ class PieceRecord(msgspec.Struct, frozen=True, array_like=True):
     digest: int
 
 
+class AsideRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A row that was set aside because encoding it killed or hung its worker, again and again."""
+
+    row: int  # of its source
+    segment_row: int  # as the batches of its segment count
+    reason: str
+
+
 class UnitRecord(msgspec.Struct, frozen=True, array_like=True):
     """A unit whose pieces are written: what resume needs to skip it and go on behind it."""
 
@@ -80,6 +88,7 @@ class UnitRecord(msgspec.Struct, frozen=True, array_like=True):
     before: State
     after: State
     pieces: tuple[PieceRecord, ...]
+    set_aside: tuple[AsideRecord, ...] = ()
 
 
 _encode_record = msgspec.msgpack.Encoder().encode
@@ -161,6 +170,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     counts: dict[str, int]
     splits: list[SplitEntry]
     sources: list[dict[str, Any]]
+    set_aside: list[dict[str, Any]]  # source, row, reason: what the bytes depend on but the plan
     files: list[FileEntry]
     checksum: str = ""
 

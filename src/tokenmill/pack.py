@@ -137,16 +137,29 @@ def add_separators(
     dtype: np.dtype[np.unsignedinteger],
 ) -> tuple[Tokens, I64]:
     """Put the separator before or after each document, and narrow to the output's dtype."""
-    if settings.eot == "none":
+    before, after = frame_of(settings)
+    each = len(before) + len(after)
+    if each == 0:
         return ids.astype(dtype), lengths
     documents = np.arange(len(lengths), dtype=np.int64)
-    at = (offsets[1:] if settings.eot == "append" else offsets[:-1]) + documents
-    tokens = np.empty(len(ids) + len(lengths), dtype)
+    tokens = np.empty(len(ids) + each * len(lengths), dtype)
     text = np.ones(len(tokens), bool)
-    text[at] = False
+    for place, token in enumerate(before):
+        at = offsets[:-1] + each * documents + place
+        tokens[at], text[at] = token, False
+    for place, token in enumerate(after):
+        at = offsets[1:] + each * documents + len(before) + place
+        tokens[at], text[at] = token, False
     tokens[text] = ids
-    tokens[at] = settings.eot_id
-    return tokens, lengths + 1
+    return tokens, lengths + each
+
+
+def frame_of(settings: PlanSettings) -> tuple[list[int], list[int]]:
+    """The special ids before and behind each document's text."""
+    before = [settings.eot_id] if settings.eot == "prepend" else []
+    if settings.bos_id >= 0:
+        before.append(settings.bos_id)
+    return before, [settings.eot_id] if settings.eot == "append" else []
 
 
 def partition(packed: Packed, held_out: npt.NDArray[np.bool_]) -> tuple[Packed, Packed]:

@@ -31,18 +31,19 @@ from tokenmill.config import (
     parse_count,
 )
 from tokenmill.documents import refuse_changed
-from tokenmill.encoders import gap_for_installed_versions
 from tokenmill.engines.forkserver import start_fork_server
 from tokenmill.engines.observer import Observer, Snapshot
 from tokenmill.engines.unit import Job
 from tokenmill.errors import Interrupted, TokenmillError, UsageError
 from tokenmill.formats import get_format
+from tokenmill.gap_cache import LIBRARY, gap_for
 from tokenmill.job import Opened, open_job
 from tokenmill.manifest import Manifest
 from tokenmill.plan import Plan
 from tokenmill.sources import Found, find_sources
 from tokenmill.storage import Workspace, write_atomic
-from tokenmill.tokenizer import get_encoding
+from tokenmill.tokenizer import Encoding
+from tokenmill.vocabulary_files import find_encoding, settled_id, special_id
 
 DEFAULT_SHARD_TOKENS = 100_000_000
 
@@ -52,6 +53,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     text_column: str = "text"
     tokenizer: str = "gpt2"
+    pattern: str = ""
+    eot_token: str | int | None = None
+    bos_token: str | int | None = None
+    dtype: str | None = None
     format: str = "nanogpt"
     eot: str | None = None
     cut: str | None = None
@@ -84,6 +89,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     """A plan and how it would be run: what `tokenmill plan` shows."""
 
     plan: Plan
+    encoding: Encoding
     found: Found
     run: RunSettings
     budget: Budget
@@ -155,7 +161,8 @@ def make_plan(
     """Validate everything and look at the inputs. Writes nothing."""
     if isinstance(inputs, str | os.PathLike):
         inputs = [inputs]
-    settings = plan_settings(options, output)
+    encoding = find_encoding(options.tokenizer, options.pattern)
+    settings = plan_settings(options, output, encoding)
     budget = fit_budget(
         options.workers,
         None if options.memory is None else parse_bytes(options.memory, what="--memory"),
@@ -163,21 +170,24 @@ def make_plan(
     found = find_sources(inputs, settings.text_column, exclude=output)
     return Prepared(
         plan=Plan(settings=settings, sources=found.sources),
+        encoding=encoding,
         found=found,
-        run=_run_settings(options, budget),
+        run=_run_settings(options, budget, encoding),
         budget=budget,
         output=os.fspath(output),
     )
 
 
-def plan_settings(options: Options, output: str | os.PathLike[str]) -> PlanSettings:
+def plan_settings(
+    options: Options, output: str | os.PathLike[str], encoding: Encoding | None = None
+) -> PlanSettings:
     """The format's defaults under what was asked for, and what cannot be refused."""
+    encoding = encoding or find_encoding(options.tokenizer, options.pattern)
     if os.fsencode(output).decode(errors="ignore") != os.fspath(output):
         raise UsageError(f"{output!r}: not a name in UTF-8")
     if any(letter in options.text_column for letter in '"\\') or not options.text_column:
         raise UsageError(f"--text-column {options.text_column!r}: cannot be a column's name")
     fmt = get_format(options.format)
-    encoding = get_encoding(options.tokenizer)
     eot = _one_of("--eot", options.eot or fmt.eot, ("append", "prepend", "none"))
     cut = _one_of("--cut", options.cut or fmt.cut, ("exact", "document"))
     val = Val.parse(fmt.val if options.val is None else options.val)
@@ -201,14 +211,18 @@ def plan_settings(options: Options, output: str | os.PathLike[str]) -> PlanSetti
     name = options.name or Path(output).resolve().name
     if not name or "/" in name or name.startswith(".") or "\0" in name:
         raise UsageError(f"--name {name!r} cannot begin a file name", hint="give a plain --name")
+    eot_id, bos_id = _special_ids(options, encoding, eot)
+    vocab_size = max(encoding.vocab_size, eot_id + 1, bos_id + 1)
     settings = PlanSettings(
         text_column=options.text_column,
         tokenizer=encoding.name,
         tokenizer_sha256=encoding.sha256,
-        eot_id=encoding.eot_id,
-        vocab_size=encoding.vocab_size,
+        pattern=encoding.pattern if encoding.path else "",
+        eot_id=eot_id,
+        bos_id=bos_id,
+        vocab_size=vocab_size,
         format=fmt.name,
-        dtype="uint16" if encoding.vocab_size <= 1 << 16 else "uint32",
+        dtype=_dtype(options, vocab_size),  # type: ignore[arg-type]
         eot=eot,  # type: ignore[arg-type]
         cut=cut,  # type: ignore[arg-type]
         shard_tokens=shard_tokens,
@@ -226,14 +240,39 @@ def plan_settings(options: Options, output: str | os.PathLike[str]) -> PlanSetti
     return settings
 
 
+def _special_ids(options: Options, encoding: Encoding, eot: str) -> tuple[int, int]:
+    """The ids that separate and begin documents: named by the user, or settled by the file."""
+    eot_id = bos_id = -1
+    if options.eot_token is not None:
+        eot_id = special_id(encoding, str(options.eot_token), "--eot-token")
+    elif eot != "none":
+        eot_id = settled_id(encoding, encoding.eot_candidates, "--eot-token")
+    if options.bos_token == "auto":
+        bos_id = settled_id(encoding, encoding.bos_candidates, "--bos-token")
+    elif options.bos_token is not None:
+        bos_id = special_id(encoding, str(options.bos_token), "--bos-token")
+    return eot_id if eot != "none" else -1, bos_id
+
+
+def _dtype(options: Options, vocab_size: int) -> str:
+    if options.dtype is None:
+        return "uint16" if vocab_size <= 1 << 16 else "uint32"
+    dtype = _one_of("--dtype", options.dtype, ("uint16", "uint32"))
+    if dtype == "uint16" and vocab_size > 1 << 16:
+        raise UsageError(
+            f"--dtype uint16: holds ids up to 65535, the tokenizer has ids up to {vocab_size - 1}",
+            hint="leave --dtype out, or use --dtype uint32",
+        )
+    return dtype
+
+
 def _one_of(what: str, value: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
         raise UsageError(f"{what} {value!r}: must be one of {', '.join(allowed)}")
     return value
 
 
-def _run_settings(options: Options, budget: Budget) -> RunSettings:
-    encoding = get_encoding(options.tokenizer)
+def _run_settings(options: Options, budget: Budget, encoding: Encoding) -> RunSettings:
     if options.encoder == "gigatoken" and encoding.gigatoken_scheme is None:
         raise UsageError(
             f"--encoder gigatoken cannot load {encoding.name}", hint="use --encoder auto"
@@ -268,7 +307,7 @@ def warm_up(options: Options) -> None:
     """Let the fork server open the encoder while this process looks at the inputs."""
     if options.workers == 0 or options.start_method != "forkserver":
         return
-    start_fork_server(options.tokenizer, options.encoder, options.encoder_check)
+    start_fork_server(options.tokenizer, options.encoder, options.encoder_check, options.pattern)
 
 
 def _mill(
@@ -281,17 +320,19 @@ def _mill(
 
     plan, run, books = prepared.plan, prepared.run, opened.books
     assert books is not None
+    gap = gap_for(prepared.encoding, observer.note) if run.encoder != "reference" else ()
     job = Job(
         settings=plan.settings,
+        encoding=prepared.encoding,
         output=prepared.output,
-        gap=gap_for_installed_versions(plan.settings.tokenizer),
-        encoder=run.encoder,
+        gap=gap or (),
+        encoder=run.encoder if gap is not None else "reference",
         encoder_check=run.encoder_check,
         on_bad_row=run.on_bad_row,
         memory=prepared.budget.worker_bytes,
     )
     snapshot = Snapshot(bytes_total=plan.input_bytes)
-    jobs = segment_jobs(plan, opened.durable)
+    jobs = segment_jobs(plan, opened.durable, opened.aside)
     began = time.monotonic()
     try:
         if run.workers == 0:
@@ -309,6 +350,7 @@ def _mill(
         "units_resumed": books.resumed_units,
         "units_encoded": books.encoded_units,
         "retries": snapshot.retries,
+        "probes": snapshot.probes,
         "encoder": stats,
     }
 
@@ -345,7 +387,7 @@ def _write_run_record(
     workspace: Workspace, prepared: Prepared, run: dict[str, Any], seconds: float
 ) -> None:
     """run.json: what the manifest must not hold, since it differs from run to run."""
-    packages = ("tokenmill", "gigatoken", "tiktoken", "pyarrow", "numpy")
+    packages = ("tokenmill", "gigatoken", LIBRARY[prepared.encoding.kind], "pyarrow", "numpy")
     record = {
         "version": 1,
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -355,6 +397,7 @@ def _write_run_record(
         "sources": {
             s.name: {"path": s.path, "mtime_ns": s.mtime_ns} for s in prepared.plan.sources
         },
+        "tokenizer": prepared.encoding.path or prepared.encoding.name,
         "host": platform.node(),
         "python": platform.python_version(),
         "packages": {name: metadata.version(name) for name in packages},
@@ -374,5 +417,10 @@ def _warnings(manifest: Manifest, settings: PlanSettings) -> list[str]:
         lines.append(
             f"{specials} special-token strings (such as <|endoftext|>) stood in documents; they "
             "were encoded as the text they are"
+        )
+    if manifest.set_aside:
+        lines.append(
+            f"{len(manifest.set_aside)} of the rows set aside are text, but encoding them killed "
+            "or hung a worker (manifest.json names them)"
         )
     return lines

@@ -19,11 +19,11 @@ import numpy as np
 from tokenmill.config import EncoderChoice
 from tokenmill.documents import Batch, read_segment
 from tokenmill.encoders import ExactEncoder
-from tokenmill.encoders.decoding import encoding_of
-from tokenmill.encoders.unicode_gap import GAP
+from tokenmill.encoders.unicode_gap import shipped_gap
 from tokenmill.plan import BATCH_BYTES, Plan, Segment, segments_of
 from tokenmill.sources import Source, open_parquet
 from tokenmill.texts import I64, from_bytes
+from tokenmill.tokenizer import Encoding
 
 PROBE_SECONDS = 2.0
 ATTEMPTS = 4096
@@ -130,18 +130,22 @@ def _bit_reversed(number: int) -> float:
     return int(f"{number:b}"[::-1], 2) / (1 << number.bit_length())
 
 
-def run_probe(plan: Plan, encoder: EncoderChoice, seconds: float = PROBE_SECONDS) -> Probe:
+def run_probe(
+    plan: Plan, encoding: Encoding, encoder: EncoderChoice, seconds: float = PROBE_SECONDS
+) -> Probe:
     """Read and encode the beginning of segments until the time is over or all are seen."""
     # The shipped table of newer characters, also where another would have to be computed for
     # half a minute; `--encoder gigatoken` would stop at them, which is for the run to say.
-    gap = () if encoder == "gigatoken" else GAP
-    opened = ExactEncoder(encoding_of(plan.settings), encoder, gap)
+    gap = () if encoder == "gigatoken" else shipped_gap(encoding.kind)
+    opened = ExactEncoder(encoding, encoder, gap)
     opened.encode(from_bytes([b"whatever is loaded on first use"]))
     visits = _Visits(plan)
     probe = Probe(kinds={})
     began = time.monotonic()
     timed: list[tuple[int, float]] = []
-    for source, segment in visits:
+    # Each kind of file is tried, however slow the machine: they expand too differently.
+    kinds = len({kind_of(source) for source in plan.sources})
+    for number, (source, segment) in enumerate(visits, 1):
         for batch, measured, offsets, taken in _visit(plan, source, segment, opened):
             measured.input_bytes = _input_bytes(source, segment, batch, visits.cut(source))
             timed.append((measured.text_bytes, taken))
@@ -149,7 +153,7 @@ def run_probe(plan: Plan, encoder: EncoderChoice, seconds: float = PROBE_SECONDS
             _compare_counts(source, batch, offsets, visits.cut(source), probe)
             if time.monotonic() - began >= seconds:
                 break
-        if time.monotonic() - began >= seconds:
+        if number >= kinds and time.monotonic() - began >= seconds:
             break
     probe.seconds = time.monotonic() - began
     probe.speed = _speed(timed)

@@ -196,6 +196,19 @@ def write_atomic(path: Path, content: bytes) -> None:
         sync_directory(path.parent)
 
 
+def cache_folder() -> Path:
+    """Where this user's programs keep what they can make again."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "tokenmill"
+
+
+def keep_in_cache(name: str, content: bytes) -> None:
+    path = cache_folder() / name
+    with _explained("create", path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, content)
+
+
 def create_exclusively(path: Path, content: bytes) -> None:
     """Like `write_atomic`, but never over an existing file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -2,7 +2,8 @@
 
 Nothing here touches the network. The ranks are in the package (`vocab/*.ranks`); the original
 `.tiktoken` file is rebuilt in memory and its hash compared each time an encoder is opened, since
-both encoders would load a cut file without a word and write wrong ids.
+both encoders would load a cut file without a word and write wrong ids. Tokenizers that a user
+brings as files are in `vocabulary_files.py`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import binascii
 import hashlib
 import zlib
 from importlib import resources
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -40,21 +42,57 @@ _O200K_PATTERN = "|".join(
 )
 
 
+class Pattern(NamedTuple):
+    """How text is split before merging, and what gigatoken calls that (None: it cannot)."""
+
+    regex: str
+    gigatoken_scheme: str | None
+
+
+# What a .tiktoken file does not say; the names are those of `--pattern`.
+_LLAMA3_PATTERN = (
+    r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"""
+    r"""| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
+)
+PATTERNS: dict[str, Pattern] = {
+    "gpt2": Pattern(_R50K_PATTERN, "gpt2"),
+    "cl100k": Pattern(_CL100K_PATTERN, "cl100k"),
+    "o200k": Pattern(_O200K_PATTERN, "o200k"),
+    "llama3": Pattern(_LLAMA3_PATTERN, "cl100k"),
+    "qwen2": Pattern(_LLAMA3_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}"), "qwen2"),
+}
+PATTERN_ALIASES = {
+    "r50k_base": "gpt2",
+    "p50k_base": "gpt2",
+    "cl100k_base": "cl100k",
+    "o200k_base": "o200k",
+}
+
+EncodingKind = Literal["tiktoken", "tokenizer.json", "sentencepiece"]
+
+
 class Encoding(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything about an encoding but its ranks."""
+    """Everything about an encoding but its vocabulary: small, and sent to the workers."""
 
     name: str
-    ranks_name: str
-    sha256: str
-    pattern: str
+    kind: EncodingKind = "tiktoken"
+    sha256: str  # of the vocabulary's file
+    path: str = ""  # of that file; '': bundled
+    ranks_name: str = ""
+    pattern: str = ""
     special_tokens: dict[str, int]
     vocab_size: int  # largest id + 1, special tokens included
     gigatoken_scheme: str | None  # None: gigatoken cannot load it, the reference serves
     rank_hole: int = -1  # the one rank that the file leaves out (p50k: its separator's id)
+    eot_candidates: tuple[str, ...] = ("<|endoftext|>",)  # exactly one: the file settles it
+    bos_candidates: tuple[str, ...] = ()
+    cuttable: bool = True  # a text may be cut before the space in `[A-Za-z] [A-Za-z]`
+    known_rules: bool = True  # the shipped table of code points is right for it
 
     @property
     def eot_id(self) -> int:
-        return self.special_tokens["<|endoftext|>"]
+        """The separator's id where the file settles it."""
+        return self.special_tokens[self.eot_candidates[0]] if len(self.eot_candidates) == 1 else -1
 
 
 def _encoding(name: str, ranks_name: str, sha256: str, pattern: str, **kwargs: object) -> Encoding:
@@ -126,7 +164,9 @@ def get_encoding(name: str) -> Encoding:
         return ENCODINGS[name]
     except KeyError:
         raise UsageError(
-            f"unknown tokenizer {name!r}", hint=f"bundled are: {', '.join(ENCODINGS)}"
+            f"unknown tokenizer {name!r}",
+            hint=f"bundled are {', '.join(ENCODINGS)}; or name a file: tokenizer.json, a "
+            "SentencePiece .model, a .tiktoken file, or the folder of a model",
         ) from None
 
 

@@ -5,18 +5,22 @@ The choice is made document by document and never changes the ids, only the spee
 
 from __future__ import annotations
 
-from importlib import metadata
-
 import msgspec
 import numpy as np
 
 from tokenmill.config import EncoderChoice
-from tokenmill.encoders.fast import U32, FastEncoder
+from tokenmill.encoders.cuts import cut_long
+from tokenmill.encoders.fast import U32, FastEncoder, FastEncoderMissingError
+from tokenmill.encoders.gap_tables import Ranges
 from tokenmill.encoders.reference import ReferenceEncoder, ReferenceEncoderError, join_ids
-from tokenmill.encoders.unicode_gap import GAP, MEASURED_FOR, GapScanner, Ranges, find_gap
+from tokenmill.encoders.unicode_gap import CONTEXTS, NORMALIZER_CONTEXTS, GapScanner, find_gap
 from tokenmill.errors import EncoderError
 from tokenmill.texts import I64, Texts, from_bytes
-from tokenmill.tokenizer import Encoding, get_encoding
+from tokenmill.tokenizer import Encoding
+
+# A longer document goes to the fast encoder in pieces, where that is exact: its memory grows with
+# the longest text it is given.
+PIECE_BYTES = 4 << 20
 
 
 class EncoderStats(msgspec.Struct):
@@ -29,7 +33,7 @@ class EncoderStats(msgspec.Struct):
 
 
 class ExactEncoder:
-    """`auto`: gigatoken where exact, tiktoken otherwise. `reference`: tiktoken for all.
+    """`auto`: gigatoken where exact, the reference elsewhere. `reference`: that for all.
 
     `gigatoken`: never the reference, and so an error where only the reference is exact.
     """
@@ -41,8 +45,12 @@ class ExactEncoder:
         self.use_gap(gap)
         self._reference: ReferenceEncoder | None = None
         self._fast: FastEncoder | None = None
-        if choice == "gigatoken" or (choice == "auto" and encoding.gigatoken_scheme):
-            self._fast = FastEncoder(encoding)
+        if choice != "reference":
+            try:
+                self._fast = FastEncoder(encoding)
+            except FastEncoderMissingError:
+                if choice == "gigatoken":
+                    raise
 
     def use_gap(self, gap: Ranges) -> None:
         self._scanner = GapScanner(gap)
@@ -64,7 +72,7 @@ class ExactEncoder:
             return join_ids(
                 [self._reference_ids(texts.document(i)) for i in range(texts.documents)]
             )
-        ids, offsets = self._fast.encode(texts)
+        ids, offsets = self._encode_fast(self._fast, texts)
         suspects = self._scanner.documents(texts)
         if not suspects:
             return ids, offsets
@@ -75,6 +83,13 @@ class ExactEncoder:
                 hint="use --encoder auto: such documents then go to the reference encoder",
             )
         return self._replace(ids, offsets, texts, suspects)
+
+    def _encode_fast(self, fast: FastEncoder, texts: Texts) -> tuple[U32, I64]:
+        if not self.encoding.cuttable:
+            return fast.encode(texts)
+        pieces, bounds = cut_long(texts, PIECE_BYTES)
+        ids, offsets = fast.encode(pieces)
+        return (ids, offsets) if bounds is None else (ids, offsets[bounds])
 
     def _replace(
         self, ids: U32, offsets: I64, texts: Texts, suspects: list[int]
@@ -96,12 +111,13 @@ class ExactEncoder:
         """The reference's ids, or the fast encoder's where the reference itself fails."""
         try:
             return self.reference.encode_document(document)
-        except ReferenceEncoderError:
-            if self.encoding.gigatoken_scheme is None:
-                raise
+        except ReferenceEncoderError as error:
+            try:
+                fast = self._fast or FastEncoder(self.encoding)
+            except FastEncoderMissingError:
+                raise error from None
             self.stats.reference_failures += 1
-            fast = self._fast or FastEncoder(self.encoding)
-            return fast.encode(from_bytes([document]))[0]
+            return self._encode_fast(fast, from_bytes([document]))[0]
 
     def check(self, texts: Texts, ids: U32, offsets: I64, index: int) -> None:
         """Encode one document again with the reference; fail loudly on a difference."""
@@ -121,16 +137,8 @@ class ExactEncoder:
             )
 
 
-def gap_for_installed_versions(encoding_name: str) -> Ranges:
-    """The shipped table for the versions it was made with; else computed, exactly."""
-    installed = {name: metadata.version(name) for name in MEASURED_FOR}
-    encoding = get_encoding(encoding_name)
-    if installed == MEASURED_FOR or encoding.gigatoken_scheme is None:
-        return GAP
-    return measure_gap(encoding)
-
-
 def measure_gap(encoding: Encoding) -> Ranges:
+    """Every code point on which gigatoken and the reference differ with this vocabulary."""
     fast, reference = FastEncoder(encoding), ReferenceEncoder(encoding)
 
     def encode_fast(texts: list[str]) -> list[list[int]]:
@@ -140,4 +148,5 @@ def measure_gap(encoding: Encoding) -> Ranges:
     def encode_reference(texts: list[str]) -> list[list[int]]:
         return [reference.encode_document(text.encode()).tolist() for text in texts]
 
-    return find_gap(encode_fast, encode_reference)  # type: ignore[arg-type]
+    contexts = CONTEXTS if encoding.kind == "tiktoken" else (*CONTEXTS, *NORMALIZER_CONTEXTS)
+    return find_gap(encode_fast, encode_reference, contexts=contexts)  # type: ignore[arg-type]

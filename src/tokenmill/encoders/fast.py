@@ -13,23 +13,28 @@ import numpy.typing as npt
 from tokenmill.encoders.arrays import encode_flat, settle
 from tokenmill.errors import EncoderError
 from tokenmill.texts import I64, Texts
-from tokenmill.tokenizer import Encoding, bundled_ranks_file
+from tokenmill.tokenizer import Encoding
+from tokenmill.vocabulary_files import read_vocabulary, without_special
 
 U32 = npt.NDArray[np.uint32]
+
+
+class FastEncoderMissingError(EncoderError):
+    """gigatoken cannot load this vocabulary: WordPiece, Unigram, a hole in the ranks."""
 
 
 class FastEncoder:
     """Exact up to the Unicode gap; `exact.py` takes care of that.
 
-    It is loaded with no special tokens, else it would turn '<|endoftext|>' in a document into the
+    It is loaded without special tokens, else it would turn '<|endoftext|>' in a document into the
     separator's id. Its cache of words grows without limit (98 million words: 7 GB), so `reopen`
     throws it away when the worker's share of the memory is used.
     """
 
     def __init__(self, encoding: Encoding) -> None:
         if encoding.gigatoken_scheme is None:
-            raise EncoderError(
-                f"gigatoken cannot load {encoding.name} (there is a hole in its ranks)",
+            raise FastEncoderMissingError(
+                f"gigatoken cannot load {encoding.name}",
                 hint="use --encoder auto or --encoder reference",
             )
         self.encoding = encoding
@@ -37,14 +42,16 @@ class FastEncoder:
         self.reopen()
 
     def reopen(self) -> None:
-        from gigatoken import Tokenizer
-
         self._backend = None
         _trim_heap()
-        with _RanksFile(bundled_ranks_file(self.encoding.name)) as path:
-            self._backend = Tokenizer.from_tiktoken(
-                path, pretokenizer=self.encoding.gigatoken_scheme, special_tokens={}
-            ).backend
+        content = read_vocabulary(self.encoding)
+        try:
+            self._backend = _load(self.encoding, content)
+        except Exception as error:  # whatever its loaders raise
+            raise FastEncoderMissingError(
+                f"gigatoken cannot load {self.encoding.name}: {error}",
+                hint="use --encoder auto or --encoder reference",
+            ) from None
         settle(self._backend)
 
     def encode(self, texts: Texts) -> tuple[U32, I64]:
@@ -52,6 +59,23 @@ class FastEncoder:
         if texts.documents == 0 or texts.size == 0:
             return np.zeros(0, np.uint32), np.zeros(texts.documents + 1, np.int64)
         return encode_flat(self._backend, texts)
+
+
+def _load(encoding: Encoding, content: bytes) -> Any:
+    from gigatoken import Tokenizer
+
+    if encoding.kind == "tokenizer.json":
+        return Tokenizer.from_json(without_special(content)).backend
+    if encoding.kind == "sentencepiece":
+        from gigatoken._load.sentencepiece import sentencepiece_to_tokenizer_json
+
+        converted = sentencepiece_to_tokenizer_json(content)
+        as_json = converted if isinstance(converted, bytes) else converted.encode()
+        return Tokenizer.from_json(without_special(as_json)).backend
+    with _RanksFile(content) as path:
+        return Tokenizer.from_tiktoken(
+            path, pretokenizer=encoding.gigatoken_scheme, special_tokens={}
+        ).backend
 
 
 class _RanksFile:

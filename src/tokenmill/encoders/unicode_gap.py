@@ -4,8 +4,8 @@ gigatoken's classes are Unicode 17, tiktoken's regex engine knows Unicode 16. A 
 holds one of the code points between the two may be split differently, so it goes to the
 reference. Almost no document does, and the scan looks only for the lead bytes involved.
 
-The table is for the versions named here and a test recomputes it; for any other pair of versions
-`find_gap` computes it when the encoder is opened (half a minute, at every start).
+The tables are for certain versions and tests recompute them; for any other pair of versions, and
+for a tokenizer.json with rules we do not know, `find_gap` computes one (half a minute), once.
 """
 
 from __future__ import annotations
@@ -14,60 +14,28 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from tokenmill.encoders.gap_tables import COMPOSING, GAP, NFC_GAP, SYMBOLS_GAP, Ranges
 from tokenmill.errors import EncoderError
 from tokenmill.texts import I64, U8, Texts, contains_byte
-
-Ranges = tuple[tuple[int, int], ...]
-
-MEASURED_FOR = {"gigatoken": "0.10.0", "tiktoken": "0.14.0"}
-
-# First and last code point, both included. The union over gpt2, cl100k and o200k: o200k's pattern
-# also asks for marks (\p{M}), which adds 1ACF-1AEB, 10EFA-10EFB, 11B60-11B67 and 1E6E3-1E6F5.
-GAP: Ranges = (
-    (0x88F, 0x88F),
-    (0xC5C, 0xC5C),
-    (0xCDC, 0xCDC),
-    (0x1ACF, 0x1ADD),
-    (0x1AE0, 0x1AEB),
-    (0xA7CE, 0xA7CF),
-    (0xA7D2, 0xA7D2),
-    (0xA7D4, 0xA7D4),
-    (0xA7F1, 0xA7F1),
-    (0x10940, 0x10959),
-    (0x10EC5, 0x10EC7),
-    (0x10EFA, 0x10EFB),
-    (0x11B60, 0x11B67),
-    (0x11DB0, 0x11DDB),
-    (0x11DE0, 0x11DE9),
-    (0x16EA0, 0x16EB8),
-    (0x16EBB, 0x16ED3),
-    (0x16FF2, 0x16FF6),
-    (0x187F8, 0x187FF),
-    (0x18D09, 0x18D1E),
-    (0x18D80, 0x18DF2),
-    (0x1E6C0, 0x1E6DE),
-    (0x1E6E0, 0x1E6F5),
-    (0x1E6FE, 0x1E6FF),
-    (0x2B73A, 0x2B73F),
-    (0x2CEA2, 0x2CEAD),
-    (0x323B0, 0x33479),
-)
 
 # Texts in which a different class shows in the ids: a contraction after a letter, digits in
 # threes, line ends after punctuation, a space before a word, a change of case.
 CONTEXTS = ("A{}'s", "1{}234", "!{}\n\nx", " {} ", "a{}B", "a{}'S x")
+# And where a normalizer may order or join marks: a mark of another class behind and in front.
+NORMALIZER_CONTEXTS = ("x{}\u0323y", "x\u0345{}y", "e{}\u0301 ")
 
 
 def find_gap(
     fast: Callable[[Sequence[str]], list[list[int]]],
     reference: Callable[[Sequence[str]], list[list[int]]],
     block: int = 128,
+    contexts: Sequence[str] = CONTEXTS,
 ) -> Ranges:
     """Every code point for which the two encoders differ in some context."""
     points = [c for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF]
     blocks = [points[i : i + block] for i in range(0, len(points), block)]
     different: set[int] = set()
-    for context in CONTEXTS:
+    for context in contexts:
         # Whole blocks first (a digit and a line end keep the samples apart), single ones only
         # where a block differs.
         texts = ["".join(context.format(chr(c)) + "\n0\n" for c in b) for b in blocks]
@@ -81,6 +49,16 @@ def find_gap(
                 if x != y
             )
     return _as_ranges(sorted(different))
+
+
+def merge(*tables: Ranges) -> Ranges:
+    """One table of all code points in any of them."""
+    return _as_ranges(sorted({c for t in tables for a, b in t for c in range(a, b + 1)}))
+
+
+def shipped_gap(kind: str) -> Ranges:
+    """The table for an encoding of a kind whose rules we know."""
+    return GAP if kind == "tiktoken" else merge(GAP, SYMBOLS_GAP, NFC_GAP, COMPOSING)
 
 
 def _as_ranges(points: Sequence[int]) -> Ranges:

@@ -30,6 +30,7 @@ class Ledger:
         self.file_ids: dict[str, int] = {}
         self.pieces = array("Q")  # file, offset, length, digest
         self.units = array("Q")  # source, segment, part, first row, rows
+        self.set_aside: list[tuple[int, int, str]] = []  # source, row, reason
 
     def add(self, record: UnitRecord) -> None:
         unit = record.unit
@@ -37,6 +38,7 @@ class Ledger:
         self.units.extend(
             (unit.source, unit.segment, unit.part, record.before.rows, record.counts.rows)
         )
+        self.set_aside += [(unit.source, one.row, one.reason) for one in record.set_aside]
         for piece in record.pieces:
             file = self.file_ids.setdefault(piece.file, len(self.file_ids))
             self.pieces.extend((file, piece.offset, piece.length, piece.digest))

@@ -13,18 +13,20 @@ from collections.abc import Iterator
 from multiprocessing import forkserver
 from typing import Any
 
-PRELOAD_VARIABLE = "TOKENMILL_PRELOAD"  # "tokenizer encoder check threads"
+PRELOAD_VARIABLE = "TOKENMILL_PRELOAD"  # tokenizer, pattern, encoder, check, threads
 THREADS_VARIABLE = "OPENBLAS_NUM_THREADS"
 
 
-def start_fork_server(tokenizer: str, encoder: str, check: bool) -> None:
+def start_fork_server(tokenizer: str, encoder: str, check: bool, pattern: str = "") -> None:
     """Begin to open the encoder in the fork server; returns at once."""
     theirs = getattr(forkserver._forkserver, "_preload_modules", ["__main__"])
     multiprocessing.set_forkserver_preload(["tokenmill.engines.preload"])
     threads = os.environ.get(THREADS_VARIABLE, "-")
     with _environment(
         {
-            PRELOAD_VARIABLE: f"{tokenizer} {encoder} {'check' if check else 'no'} {threads}",
+            PRELOAD_VARIABLE: "\n".join(
+                (tokenizer, pattern, encoder, "check" if check else "no", threads)
+            ),
             THREADS_VARIABLE: "1",  # no thread in a process that forks
         }
     ):

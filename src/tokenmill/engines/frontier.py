@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from tokenmill.engines.hunt import Hunt
 from tokenmill.engines.unit import UnitSummary
 from tokenmill.errors import TokenmillError
 from tokenmill.manifest import State, UnitRecord
@@ -26,7 +27,10 @@ class SegmentJob:
         self.segment = segment
         self.written: set[int] = set()
         self.last: int | None = None
-        self.deaths: dict[int, int] = {}
+        self.deaths: dict[int, int] = {}  # of workers, by part
+        self.hunt: Hunt | None = None
+        self.aside: dict[int, str] = {}  # rows that end their worker, and how
+        self.found: dict[int, int] = {}  # how many of them, by part
 
     @property
     def key(self) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from tokenmill.engines.books import Books
 from tokenmill.engines.frontier import SegmentJob
 from tokenmill.engines.observer import Observer, Snapshot
-from tokenmill.engines.unit import Job, UnitWorker
+from tokenmill.engines.unit import Doing, Job, UnitWorker
 from tokenmill.plan import Plan
 
 
@@ -28,10 +28,12 @@ def run_inline(
         if not segment_job.complete:
             source = plan.sources[segment.source]
 
-            def progress(part: int, size: int) -> None:
+            def progress(doing: Doing) -> None:
                 check_interrupt()
 
-            for encoded in worker.encode_segment(source, segment, segment_job.written, progress):
+            for encoded in worker.encode_segment(
+                source, segment, segment_job.written, segment_job.aside, progress
+            ):
                 list(books.frontier.ready())  # pass what is durable in front of it
                 books.frontier.encoded(encoded.summary)
                 for _, before in books.frontier.ready():

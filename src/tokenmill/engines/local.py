@@ -2,7 +2,7 @@
 
 A pool of the standard library loses a killed worker's task and waits for ever, or gives up all
 remaining work. Here the supervisor waits on the workers' pipes and on their deaths, gives a lost
-unit to a fresh worker, and after the second death on one unit says which file and which rows.
+unit to a fresh worker, and after the second death on one unit looks for the row that did it.
 """
 
 from __future__ import annotations
@@ -10,14 +10,8 @@ from __future__ import annotations
 import contextlib
 import heapq
 import multiprocessing
-import os
-import signal
-import sys
-import threading
 import time
-import types
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterator
 from multiprocessing import connection as mp_connection
 from typing import Any
@@ -28,10 +22,19 @@ from tokenmill.config import RunSettings
 from tokenmill.engines import messages
 from tokenmill.engines.books import Books
 from tokenmill.engines.frontier import SegmentJob
+from tokenmill.engines.hunt import (
+    MAX_ASIDE,
+    MAX_DEATHS,
+    Hunt,
+    no_row_error,
+    too_many_error,
+    unit_error,
+)
 from tokenmill.engines.messages import (
     Encoded,
     Failed,
-    Place,
+    Probe,
+    Probed,
     Progress,
     Ready,
     SegmentDone,
@@ -40,64 +43,27 @@ from tokenmill.engines.messages import (
     Written,
 )
 from tokenmill.engines.observer import Observer, Snapshot
-from tokenmill.engines.unit import Job
+from tokenmill.engines.processes import (
+    HUNG,
+    STOPPED,
+    STOPPED_SECONDS,
+    Worker,
+    fault_of,
+    fork_server_watched,
+    how_it_ended,
+    main_module_hidden,
+    process_state,
+    reap,
+    worker_main,
+)
+from tokenmill.engines.unit import Job, spill_path
 from tokenmill.errors import UsageError, WorkerError, from_wire
-from tokenmill.manifest import State
-from tokenmill.plan import Plan, UnitId
+from tokenmill.plan import Plan
+from tokenmill.storage import remove_file
 
 TICK_SECONDS = 0.2
-STOPPED_SECONDS = 3.0  # a worker in the state "stopped" for so long is replaced
-# A batch of so many bytes may take `stuck_seconds` (60 s), a larger one in proportion: 50 times
-# what the reference encoder needs at its slowest, 5 MB/s.
-PATIENT_BYTES = 6e6
-MAX_DEATHS = 2
 STOP_SECONDS = 2.0
 START_SECONDS = 5.0
-MAX_PLACING = 16
-
-
-class _Worker:
-    """A worker process as the supervisor sees it."""
-
-    def __init__(self, process: Any, pipe: Any) -> None:
-        self.process = process
-        self.pipe = pipe
-        self.job: SegmentJob | None = None
-        self.ready = False
-        self.held: set[UnitId] = set()
-        self.part = 0
-        self.batch_bytes = 0
-        self.heard = time.monotonic()
-        self.stopped_since: float | None = None
-        self.resident = 0
-        self.killed_because = ""
-        self.hung_up = False
-        self.stats: dict[str, int] = {}
-        self._to_place: deque[Place] = deque()
-        self.placing: deque[UnitId] = deque()  # sent and not yet written, in order
-
-    def place(self, unit: UnitId, before: State) -> None:
-        if not self.placing:
-            self.heard = time.monotonic()  # an idle worker's silence counts from here
-        self._to_place.append(Place(unit, before))
-        self._send_places()
-
-    def placed(self, unit: UnitId) -> None:
-        self.held.discard(unit)
-        self.placing.remove(unit)
-        self._send_places()
-
-    def _send_places(self) -> None:
-        # Few at a time: with both pipes full, each side would wait for the other for ever.
-        while self._to_place and len(self.placing) < MAX_PLACING:
-            place = self._to_place.popleft()
-            self.placing.append(place.unit)
-            self.send(place)
-
-    def send(self, message: messages.ToWorker) -> None:
-        # A dead worker's pipe is broken; its death is handled when its sentinel fires.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.pipe.send_bytes(messages.encode(message))
 
 
 class LocalEngine:
@@ -114,7 +80,7 @@ class LocalEngine:
         self.plan, self.job, self.run_settings, self.books = plan, job, run, books
         self.observer, self.snapshot, self.check_interrupt = observer, snapshot, check_interrupt
         self.context: Any = multiprocessing.get_context(run.start_method)
-        self.workers: list[_Worker] = []
+        self.workers: list[Worker] = []
         self.jobs: dict[tuple[int, int], SegmentJob] = {}
         self.retry: list[tuple[int, int]] = []
         self.stats: dict[str, int] = {}
@@ -151,17 +117,22 @@ class LocalEngine:
 
     def _finished(self, jobs: Iterator[SegmentJob]) -> bool:
         """Hand out what can be handed out; True when nothing is left to do or to wait for."""
-        for worker in self.workers:
-            if worker.ready and worker.job is None:
+        for worker in sorted(self.workers, key=lambda worker: len(worker.held)):
+            if worker.ready and worker.job is None:  # first those that have least to lose
                 job = self._next_job(jobs)
                 if job is None:
                     break
-                worker.job, worker.part, worker.batch_bytes = job, 0, 0
-                worker.heard = time.monotonic()
-                source = self.plan.sources[job.segment.source]
-                worker.send(Work(source, job.segment, sorted(job.written)))
+                worker.begin(job, self._task(job))
         self._place_ready()
         return self.exhausted and not self.jobs and self.books.frontier.idle
+
+    def _task(self, job: SegmentJob) -> Work | Probe:
+        source = self.plan.sources[job.segment.source]
+        if job.hunt is None:
+            return Work(source, job.segment, sorted(job.written), job.aside)
+        self.snapshot.probes += 1
+        hunt = job.hunt
+        return Probe(source, job.segment, hunt.part, *hunt.next_rows(), hunt.check, job.aside)
 
     def _next_job(self, jobs: Iterator[SegmentJob]) -> SegmentJob | None:
         while self.retry:
@@ -192,7 +163,7 @@ class LocalEngine:
             if worker.hung_up or worker.process.sentinel in ready:
                 self._bury(worker)
 
-    def _receive(self, worker: _Worker) -> None:
+    def _receive(self, worker: Worker) -> None:
         """Everything in the pipe; a dead worker's last words count too."""
         try:
             while worker.pipe.poll(0):
@@ -200,11 +171,11 @@ class LocalEngine:
         except (EOFError, OSError):
             worker.hung_up = True
 
-    def _handle(self, worker: _Worker, message: messages.FromWorker) -> None:
+    def _handle(self, worker: Worker, message: messages.FromWorker) -> None:
         worker.heard = time.monotonic()
         match message:
             case Progress():
-                worker.part, worker.batch_bytes = message.part, message.size
+                worker.note(message.doing)
             case Encoded():
                 unit = message.summary.unit
                 worker.held.add(unit)
@@ -217,13 +188,19 @@ class LocalEngine:
             case SegmentDone():
                 worker.stats = message.stats
                 worker.job = None  # its last units may still be held; the job closes with them
+            case Probed():
+                job, worker.job, worker.probing = worker.job, None, False
+                assert job is not None
+                assert job.hunt is not None
+                job.hunt.survived()
+                self._go_on_hunting(job)
             case Ready():
                 worker.ready = True
                 self.failed_starts = 0
             case Failed():
                 raise from_wire(message.error)
 
-    def _written(self, worker: _Worker, message: Written) -> None:
+    def _written(self, worker: Worker, message: Written) -> None:
         record = message.record
         worker.placed(record.unit)
         job = self.jobs[(record.unit.source, record.unit.segment)]
@@ -260,7 +237,7 @@ class LocalEngine:
         here, there = self.context.Pipe()
         inherited = [w.pipe for w in self.workers] + [here]
         process = self.context.Process(
-            target=_worker_main,
+            target=worker_main,
             args=(
                 there,
                 msgspec.msgpack.encode(self.job),
@@ -269,23 +246,23 @@ class LocalEngine:
             daemon=True,
         )
         forkserver = self.run_settings.start_method == "forkserver"
-        watched = _fork_server_watched() if forkserver else contextlib.nullcontext()
-        with watched, _main_module_hidden(), warnings.catch_warnings():
+        watched = fork_server_watched() if forkserver else contextlib.nullcontext()
+        with watched, main_module_hidden(), warnings.catch_warnings():
             # fork from a process with threads warns since 3.12; the user chose it
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
         there.close()
-        self.workers.append(_Worker(process, here))
+        self.workers.append(Worker(process, here))
         self.snapshot.workers = len(self.workers)
 
-    def _bury(self, worker: _Worker) -> None:
+    def _bury(self, worker: Worker) -> None:
         """A worker has ended: take its last words, give its units to others, replace it."""
         self._receive(worker)
         self.workers.remove(worker)
-        _reap(worker)
+        reap(worker)
         self._add_stats(worker)
         self.snapshot.retries += 1
-        how = worker.killed_because or _how_it_ended(worker)
+        how = how_it_ended(worker)
         if not worker.ready:
             self.failed_starts += 1
             if self.failed_starts >= 3:
@@ -295,46 +272,92 @@ class LocalEngine:
         lost = {(unit.source, unit.segment) for unit in worker.held}
         for unit in worker.held:
             self.books.frontier.lost(unit)
-        if worker.job is not None:
-            lost.add(worker.job.key)
-            self._count_death(worker.job, worker.part, how)
-        elif worker.placing:
+            remove_file(spill_path(self.books.workspace.spill, unit, worker.process.pid))
+        if not worker.probing:  # a probe is expected to end so
+            self.observer.note(f"a worker {how}; replaced, its work is done again")
+        job = worker.job
+        if job is not None:
+            lost.add(job.key)
+        if worker.placing and (job is None or worker.doing.step == "write"):
             unit = worker.placing[0]
             self._count_death(self.jobs[(unit.source, unit.segment)], unit.part, how)
+        elif job is not None and worker.probing:
+            lost.remove(job.key)
+            self._died_probing(worker, job)
+        elif job is not None:
+            self._died_at_work(worker, job, how)
         for key in lost:
             heapq.heappush(self.retry, key)
-        self.observer.note(f"a worker {how}; replaced, its work is done again")
         self._start_worker()
 
     def _count_death(self, job: SegmentJob, part: int, how: str) -> None:
         job.deaths[part] = job.deaths.get(part, 0) + 1
         if job.deaths[part] >= MAX_DEATHS:
-            segment = job.segment
-            source = self.plan.sources[segment.source]
-            what = "row groups" if source.kind == "parquet" else "bytes"
-            raise WorkerError(
-                f"{source.name}: a worker died twice on unit {segment.number}.{part} "
-                f"({what} {segment.start} to {segment.stop - 1}): it {how}",
-                hint="everything else done so far is kept; the same command resumes. More memory "
-                "(--memory), fewer --workers or --encoder reference may help",
+            raise unit_error(self.plan.sources[job.segment.source], job.segment, part, how)
+
+    # --- the hunt for a row that ends its worker ----------------------------------------------
+
+    def _died_at_work(self, worker: Worker, job: SegmentJob, how: str) -> None:
+        doing = worker.doing
+        if doing.step != "encode" or job.deaths.get(doing.part, 0) + 1 < MAX_DEATHS:
+            self._count_death(job, doing.part, how)
+            return
+        first, stop = doing.first_row, doing.first_row + doing.rows
+        may_check = self.job.encoder_check and self.job.encoder != "reference"
+        job.hunt = Hunt(doing.part, first, stop, how, may_check=may_check)
+        name = self.plan.sources[job.segment.source].name
+        self.observer.note(
+            f"{name}: {MAX_DEATHS} workers died on unit {job.segment.number}.{doing.part}; its "
+            f"rows under way, {doing.rows} of them, are tried one by one"
+        )
+
+    def _died_probing(self, worker: Worker, job: SegmentJob) -> None:
+        hunt, source = job.hunt, self.plan.sources[job.segment.source]
+        assert hunt is not None
+        if worker.doing.step == "encode":
+            hunt.died(worker.doing.first_row, fault_of(worker))
+        elif hunt.died_elsewhere():
+            raise unit_error(source, job.segment, hunt.part, how_it_ended(worker))
+        self._go_on_hunting(job)
+
+    def _go_on_hunting(self, job: SegmentJob) -> None:
+        """The next probe; or the work itself, now that the rows to set aside are known.
+
+        Where bad rows stop the run, the worker that meets the first of them says where it is.
+        """
+        hunt, source = job.hunt, self.plan.sources[job.segment.source]
+        assert hunt is not None
+        found = job.found.get(hunt.part, 0) + len(hunt.found)
+        if found > MAX_ASIDE:
+            raise too_many_error(source, job.segment, hunt)
+        if hunt.exhausted or (hunt.found and self.run_settings.on_bad_row == "stop"):
+            if not hunt.found:
+                raise no_row_error(source, job.segment, hunt)
+            job.aside.update(hunt.found)
+            job.found[hunt.part] = found
+            job.deaths[hunt.part] = MAX_DEATHS - 1  # of a unit known to be bad one more suffices
+            job.hunt = None
+            self.observer.note(
+                f"{source.name}: rows that end their worker: {len(hunt.found)} found"
             )
+        heapq.heappush(self.retry, job.key)
 
     def _look_for_stuck(self, now: float) -> None:
         for worker in list(self.workers):
-            state, worker.resident = _process_state(worker.process.pid, worker.resident)
+            state, worker.resident = process_state(worker.process.pid, worker.resident)
             if state != "T":
                 worker.stopped_since = None
             elif worker.stopped_since is None:
                 worker.stopped_since = now
             elif now - worker.stopped_since > STOPPED_SECONDS:
-                self._kill(worker, "was stopped (SIGSTOP) and not continued")
+                self._kill(worker, STOPPED)
                 continue
             busy = worker.job is not None or not worker.ready or bool(worker.placing)
-            patience = self.run_settings.stuck_seconds * max(1, worker.batch_bytes / PATIENT_BYTES)
+            patience = worker.patience(self.run_settings.stuck_seconds)
             if busy and now - worker.heard > patience:
-                self._kill(worker, f"did nothing for {now - worker.heard:.0f} s")
+                self._kill(worker, f"{HUNG} {now - worker.heard:.0f} s")
 
-    def _kill(self, worker: _Worker, why: str) -> None:
+    def _kill(self, worker: Worker, why: str) -> None:
         worker.killed_because = why
         worker.process.kill()
 
@@ -355,98 +378,10 @@ class LocalEngine:
             if worker.process.is_alive():
                 worker.process.kill()
         for worker in self.workers:
-            _reap(worker)
+            reap(worker)
             self._add_stats(worker)
         self.workers.clear()
 
-    def _add_stats(self, worker: _Worker) -> None:
+    def _add_stats(self, worker: Worker) -> None:
         for key, value in worker.stats.items():
             self.stats[key] = self.stats.get(key, 0) + value
-
-
-def _reap(worker: _Worker) -> None:
-    """Wait for a worker's end, not for ever: the fork server that tells of it may be gone too."""
-    worker.process.join(1.0)
-    if worker.process.exitcode is None:
-        with contextlib.suppress(OSError):
-            os.kill(worker.process.pid, signal.SIGKILL)
-        _end_stopped_fork_server()
-        worker.process.join(1.0)
-    worker.pipe.close()
-
-
-def _end_stopped_fork_server() -> None:
-    """It would never tell of a worker's end, neither to us nor to the interpreter's own exit."""
-    from multiprocessing import forkserver
-
-    pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
-    if pid is not None and _process_state(pid, 0)[0] == "T":
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
-
-
-@contextlib.contextmanager
-def _fork_server_watched() -> Iterator[None]:
-    """While a worker is asked for: end a fork server that is stopped, or we wait for ever.
-
-    Its end breaks the connection, the start fails, and the next attempt makes another server.
-    """
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.wait(STOPPED_SECONDS):
-            _end_stopped_fork_server()
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-
-
-def _worker_main(*args: Any) -> None:
-    """Imported by name in the child, so that a spawned one imports no more than it needs."""
-    from tokenmill.engines import worker
-
-    worker.main(*args)
-
-
-def _how_it_ended(worker: _Worker) -> str:
-    code = worker.process.exitcode
-    used = f", it used {worker.resident / 1e9:.1f} GB" if worker.resident else ""
-    if code is None or code >= 0:
-        return f"ended with exit code {code}{used}"
-    name = signal.Signals(-code).name
-    cause = " (probably by the out-of-memory killer)" if name == "SIGKILL" else ""
-    return f"was ended by {name}{cause}{used}"
-
-
-def _process_state(pid: int, resident: int) -> tuple[str, int]:
-    """The kernel's letter for a process ('T' is stopped) and its resident bytes."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-        return fields[0], int(fields[21]) * os.sysconf("SC_PAGE_SIZE") or resident
-    except (OSError, IndexError, ValueError):
-        return "", resident
-
-
-@contextlib.contextmanager
-def _main_module_hidden() -> Iterator[None]:
-    """Keep spawn and forkserver from importing the caller's script in every worker.
-
-    A worker needs nothing of it, and a script without an `if __name__ == "__main__"` guard would
-    start itself again in each.
-    """
-    with _main_lock:  # or two threads would put back each other's stand-in
-        main = sys.modules["__main__"]
-        sys.modules["__main__"] = types.ModuleType("__main__")
-        try:
-            yield
-        finally:
-            sys.modules["__main__"] = main
-
-
-_main_lock = threading.Lock()

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tokenmill.engines.unit import UnitSummary
+from tokenmill.engines.unit import Doing, UnitSummary
 from tokenmill.manifest import State, UnitRecord
 from tokenmill.plan import Segment, UnitId
 from tokenmill.sources import Source
@@ -21,6 +21,19 @@ class Work(_Message, frozen=True):
     source: Source
     segment: Segment
     skip: list[int]
+    aside: dict[int, str]
+
+
+class Probe(_Message, frozen=True):
+    """Try the rows [first_row, stop_row) one by one: does one of them end the worker?"""
+
+    source: Source
+    segment: Segment
+    part: int
+    first_row: int
+    stop_row: int
+    check: bool  # each of them with the reference encoder too
+    aside: dict[int, str]
 
 
 class Place(_Message, frozen=True):
@@ -38,10 +51,7 @@ class Ready(_Message, frozen=True):
 
 
 class Progress(_Message, frozen=True):
-    """About to work on a batch: of which unit, how many bytes."""
-
-    part: int
-    size: int
+    doing: Doing
 
 
 class Encoded(_Message, frozen=True):
@@ -56,12 +66,16 @@ class SegmentDone(_Message, frozen=True):
     stats: dict[str, int]
 
 
+class Probed(_Message, frozen=True):
+    """None of the rows did."""
+
+
 class Failed(_Message, frozen=True):
     error: list[str]
 
 
-ToWorker = Work | Place | Stop
-FromWorker = Ready | Progress | Encoded | Written | SegmentDone | Failed
+ToWorker = Work | Probe | Place | Stop
+FromWorker = Ready | Progress | Encoded | Written | SegmentDone | Probed | Failed
 
 encode = msgspec.msgpack.Encoder().encode
 _to_worker: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ToWorker)

@@ -18,6 +18,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
     units: int = 0
     workers: int = 0
     retries: int = 0
+    probes: int = 0  # tries to find a row that ends its worker
     quarantined: int = 0
     resumed_bytes: int = 0  # done by an earlier run: not part of the speed
 

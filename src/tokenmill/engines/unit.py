@@ -13,6 +13,7 @@ import resource
 import sys
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -20,6 +21,7 @@ import xxhash
 
 from tokenmill.config import EncoderChoice, OnBadRow, PlanSettings
 from tokenmill.documents import (
+    Aside,
     BadRow,
     Batch,
     lines_before,
@@ -28,20 +30,21 @@ from tokenmill.documents import (
 )
 from tokenmill.encoders import EncoderStats, ExactEncoder
 from tokenmill.encoders.fast import U32
-from tokenmill.encoders.unicode_gap import Ranges
-from tokenmill.errors import BadRowError, TokenmillError
+from tokenmill.encoders.gap_tables import Ranges
+from tokenmill.errors import BadRowError, TokenmillError, WorkerError
 from tokenmill.formats import get_format
-from tokenmill.manifest import Counts, PieceRecord, State, UnitRecord
+from tokenmill.manifest import AsideRecord, Counts, PieceRecord, State, UnitRecord
 from tokenmill.pack import CutRule, Packed, Packer, document_hash, streams_of
 from tokenmill.plan import BATCH_BYTES, UNIT_BYTES, Segment, UnitId
 from tokenmill.sources import Source
 from tokenmill.storage import Buffer, OutputFiles, Workspace, remove_file, write_spill
 from tokenmill.texts import I64, count_strings
-from tokenmill.tokenizer import get_encoding
+from tokenmill.tokenizer import Encoding
 
 QUARANTINE_BYTES = 1 << 20  # of a bad row's content are kept; beyond, length and sha256 tell
 CHECK_SHARE = 2048  # one byte in so many is encoded again by the reference: under 1 % of the time
 CHECK_BYTES = 16 << 10
+NO_CHECKS = -(1 << 60)
 REOPEN_BYTES = 64_000_000
 HEADROOM_BYTES = 100_000_000  # for the next batch: its text, its ids, a decoded row group
 CHECK_SEED = 0x746F6B656E
@@ -51,12 +54,27 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """All a worker needs to know: small plain data, sent once."""
 
     settings: PlanSettings
+    encoding: Encoding
     output: str
     gap: Ranges
     encoder: EncoderChoice
     encoder_check: bool
     on_bad_row: OnBadRow
     memory: int  # this worker's share
+
+
+class Doing(msgspec.Struct, frozen=True, array_like=True):
+    """What is about to be done, said before it is: so that a watcher knows what was under way
+    if this process dies or sticks."""
+
+    step: Literal["read", "encode", "write"]
+    part: int
+    first_row: int = 0  # of the batch, as the batches of its segment count
+    rows: int = 0
+    size: int = 0
+
+
+Progress = Callable[[Doing], None]
 
 
 class UnitSummary(msgspec.Struct, frozen=True, array_like=True):
@@ -74,10 +92,16 @@ class EncodedUnit:
     """A unit's tokens, in memory or spilled, until its place is known."""
 
     def __init__(
-        self, summary: UnitSummary, packed: list[Packed], bad: list[BadRow], source_name: str
+        self,
+        summary: UnitSummary,
+        packed: list[Packed],
+        bad: list[BadRow],
+        first_row: int,
+        source_name: str,
     ) -> None:
         self.summary = summary
         self.bad = bad
+        self.first_row = first_row  # as its segment counts
         self.source_name = source_name
         self._packed: list[Packed] | None = packed
         self._spill: Path | None = None
@@ -127,7 +151,7 @@ class UnitWorker:
     def __init__(self, job: Job, encoder: ExactEncoder | None = None) -> None:
         self.job = job
         self.settings = job.settings
-        encoding = get_encoding(job.settings.tokenizer)
+        encoding = job.encoding
         self.encoder = encoder or ExactEncoder(encoding, job.encoder, job.gap)
         self.files = OutputFiles(Workspace(job.output))
         self.rules = CutRule.all_of(job.settings)
@@ -149,25 +173,54 @@ class UnitWorker:
         source: Source,
         segment: Segment,
         skip: Collection[int],
-        progress: Callable[[int, int], None],
+        aside: Aside,
+        progress: Progress,
     ) -> Iterator[EncodedUnit]:
-        """The segment's units in order, those in `skip` left out.
-
-        `progress(part, size)` is called before each batch, so that a watcher knows what
-        was under way if this process dies or sticks.
-        """
+        """The segment's units in order, those in `skip` left out, the rows in `aside` set aside."""
         refuse_changed(source)
         building = _Building(self, source, segment, 0)
-        for batch in read_segment(source, segment, self.settings.text_column):
+
+        def alive() -> None:
+            progress(Doing("read", building.part))
+
+        for batch in read_segment(source, segment, self.settings.text_column, aside, alive):
             if building.size >= UNIT_BYTES:
                 if building.part not in skip:
                     yield building.finish(last=False)
                 building = building.successor()
-            progress(building.part, batch.size)
-            building.add(batch, encode=building.part not in skip)
+            encode = building.part not in skip
+            if encode:
+                progress(_doing("encode", building.part, batch))
+            building.add(batch, encode=encode)
+            progress(_doing("read", building.part, batch))
         refuse_changed(source)
         if building.part not in skip:
             yield building.finish(last=True)
+
+    def read(
+        self, source: Source, segment: Segment, part: int, aside: Aside, progress: Progress
+    ) -> Iterator[Batch]:
+        """The segment's batches, for `try_rows`, with a sign of life for each."""
+        reading = Doing("read", part)
+        progress(reading)
+        for batch in read_segment(
+            source, segment, self.settings.text_column, aside, lambda: progress(reading)
+        ):
+            yield batch
+            progress(reading)
+
+    def try_rows(
+        self, source: Source, part: int, batch: Batch, rows: range, check: bool, progress: Progress
+    ) -> None:
+        """Encode rows one by one and throw the result away: does one of them end this process?"""
+        packer = Packer(self.settings, source.number)
+        for index in (i for i, row in enumerate(batch.rows.tolist()) if row in rows):
+            one = batch.document(index)
+            progress(_doing("encode", part, one))
+            self._credit = CHECK_BYTES if check else NO_CHECKS
+            self.encode_batch(source, one, packer)
+        self._credit = 0
+        self.relieve_memory()
 
     def encode_batch(self, source: Source, batch: Batch, packer: Packer) -> int:
         """Encode one batch into the packer; returns how many special strings it held."""
@@ -267,6 +320,11 @@ class UnitWorker:
                 quarantine_bytes=before.quarantine_bytes + len(quarantined),
             ),
             pieces=tuple(pieces),
+            set_aside=tuple(
+                AsideRecord(before.rows + bad.row, encoded.first_row + bad.row, bad.reason)
+                for bad in encoded.bad
+                if bad.fatal
+            ),
         )
 
     def _write(self, file: str, offset: int, data: Buffer) -> PieceRecord:
@@ -332,12 +390,22 @@ class _Building:
             UnitSummary(unit, last, self.rows_before, self.lines, self.counts, streams),
             packed,
             self.bad,
+            max(0, self.first_row),
             self.source.name,
         )
 
 
+def _doing(step: Literal["read", "encode"], part: int, batch: Batch) -> Doing:
+    return Doing(step, part, batch.first_row, batch.row_count, batch.size)
+
+
 def _relative(line: int, first: int) -> int:
     return line - first if line >= 0 else -1
+
+
+def spill_path(folder: Path, unit: UnitId, pid: int) -> Path:
+    """A worker's own: two of them may have had the same unit."""
+    return folder / f"{unit}-{pid}"
 
 
 def stream_name(splits: tuple[str, ...]) -> str:
@@ -349,7 +417,7 @@ def token_file(split: str, number: int) -> str:
     return f"tokens-{split}-{number:06d}"
 
 
-def bad_row_error(source: Source, segment: Segment, bad: BadRow) -> BadRowError:
+def bad_row_error(source: Source, segment: Segment, bad: BadRow) -> TokenmillError:
     """Where the row is in its file, also when the reader began in the middle of it."""
     if source.kind == "parquet":
         from tokenmill.sources import open_parquet
@@ -361,7 +429,8 @@ def bad_row_error(source: Source, segment: Segment, bad: BadRow) -> BadRowError:
     else:
         rows, lines = lines_before(source, segment.start) if segment.start else (0, 0)
         where = f"row {bad.row + rows} (line {bad.line + lines + 1})"
-    return BadRowError(
+    kind = WorkerError if bad.fatal else BadRowError
+    return kind(
         f"{source.name}: {where}: {bad.reason}",
         hint="run the same command with --on-bad-row quarantine to set such rows aside and go on",
     )

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from tokenmill.config import EncoderChoice
 from tokenmill.encoders import ExactEncoder
 from tokenmill.encoders.arrays import use_stand_in
 from tokenmill.engines import messages
@@ -24,19 +25,22 @@ from tokenmill.engines.messages import (
     Encoded,
     Failed,
     Place,
+    Probe,
+    Probed,
     Progress,
     Ready,
     SegmentDone,
     Work,
     Written,
 )
-from tokenmill.engines.unit import EncodedUnit, Job, UnitWorker
+from tokenmill.engines.unit import Doing, EncodedUnit, Job, UnitWorker, spill_path
 from tokenmill.errors import TokenmillError
 from tokenmill.plan import UnitId
 from tokenmill.storage import Workspace
+from tokenmill.tokenizer import Encoding
 
 # Filled by `preload` in the fork server, before any worker exists: children share its memory.
-_preloaded: dict[tuple[str, str], ExactEncoder] = {}
+_preloaded: dict[tuple[str, str, str], ExactEncoder] = {}
 
 
 class _Stopped(Exception):  # noqa: N818 - not a fault
@@ -73,7 +77,7 @@ class _Loop:
             self._handle(messages.decode_to_worker(self.connection.recv_bytes()))
 
     def _open(self) -> None:
-        encoder = _preloaded.get((self.job.settings.tokenizer, self.job.encoder))
+        encoder = _preloaded.get(_key(self.job.encoding, self.job.encoder))
         if encoder is not None:
             encoder.use_gap(self.job.gap)
         self.worker = UnitWorker(self.job, encoder)
@@ -84,24 +88,40 @@ class _Loop:
                 if self._guarded(self._work, message):
                     stats = msgspec.to_builtins(self.worker.stats)
                     self._send(SegmentDone({**stats, "reopened": self.worker.reopened}))
+            case Probe():
+                if self._guarded(self._probe, message):
+                    self._send(Probed())
             case Place():
                 self._guarded(self._place, message)
             case _:
                 raise _Stopped
 
     def _work(self, work: Work) -> None:
-        def progress(part: int, size: int) -> None:
-            self._send(Progress(part, size))
-            self._drain()
-
-        for encoded in self.worker.encode_segment(work.source, work.segment, work.skip, progress):
+        for encoded in self.worker.encode_segment(
+            work.source, work.segment, work.skip, work.aside, self._progress
+        ):
             self.held[encoded.summary.unit] = encoded
             if sum(unit.held_bytes for unit in self.held.values()) > self.job.memory // 4:
-                encoded.spill(self.spill / f"{encoded.summary.unit}-{os.getpid()}")
+                encoded.spill(spill_path(self.spill, encoded.summary.unit, os.getpid()))
             self._send(Encoded(encoded.summary))
             self._drain()
 
+    def _probe(self, probe: Probe) -> None:
+        rows = range(probe.first_row, probe.stop_row)
+        part = probe.part
+        for batch in self.worker.read(
+            probe.source, probe.segment, part, probe.aside, self._progress
+        ):
+            if batch.first_row >= probe.stop_row:
+                return
+            self.worker.try_rows(probe.source, part, batch, rows, probe.check, self._progress)
+
+    def _progress(self, doing: Doing) -> None:
+        self._drain()  # first: what is said to be under way is then really next
+        self._send(Progress(doing))
+
     def _place(self, place: Place) -> None:
+        self._send(Progress(Doing("write", place.unit.part)))
         encoded = self.held.pop(place.unit)
         record = self.worker.place(encoded, place.before)
         encoded.forget()
@@ -134,14 +154,17 @@ class _Loop:
         return True
 
 
-def preload(tokenizer: str, encoder: str, gap: Any, reference: bool) -> None:
+def preload(encoding: Encoding, encoder: EncoderChoice, reference: bool) -> None:
     """Open an encoder in the fork server, so that its children have it at once."""
-    from tokenmill.tokenizer import get_encoding
-
-    opened = ExactEncoder(get_encoding(tokenizer), encoder, gap)  # type: ignore[arg-type]
+    opened = ExactEncoder(encoding, encoder, ())
     if reference:
         _ = opened.reference
-    _preloaded[(tokenizer, encoder)] = opened
+    _preloaded[_key(encoding, encoder)] = opened
+
+
+def _key(encoding: Encoding, encoder: str) -> tuple[str, str, str]:
+    """Path included: what was loaded was read from there, and its SHA-256 compared."""
+    return encoding.path or encoding.name, encoding.sha256 + encoding.pattern, encoder
 
 
 def _die_with_parent() -> None:

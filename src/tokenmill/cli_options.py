@@ -1,0 +1,97 @@
+"""The options that `prepare` and `plan` share, in the order of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+INPUTS = [
+    click.argument("inputs", nargs=-1, required=True),
+    click.option("-o", "--output", required=True, metavar="DIR", help="Folder to write."),
+    click.option("--text-column", default="text", show_default=True, help="Column or JSON field."),
+]
+
+TOKENIZER = [
+    click.option(
+        "--tokenizer",
+        default="gpt2",
+        show_default=True,
+        metavar="NAME|FILE",
+        help="gpt2, r50k_base, p50k_base, cl100k_base, o200k_base; or a tokenizer.json, "
+        "SentencePiece .model or .tiktoken file, or a model's folder.",
+    ),
+    click.option(
+        "--pattern",
+        default="",
+        help="How a .tiktoken file splits words: gpt2, cl100k, o200k, llama3, qwen2, a regex.",
+    ),
+    click.option("--eot-token", metavar="TOKEN|ID", help="Separator.  [default: the file's]"),
+    click.option(
+        "--bos-token", metavar="TOKEN|ID", help="Begin documents with it; auto: the file's."
+    ),
+    click.option("--dtype", help="uint16 or uint32.  [default: what the ids need]"),
+]
+
+OUTPUTS = [
+    click.option(
+        "--format", default="nanogpt", show_default=True, help="Trainer: nanogpt or llmc."
+    ),
+    click.option(
+        "--eot",
+        metavar="WHERE",
+        help="Separator: append, prepend or none.  [default: the trainer's]",
+    ),
+    click.option("--cut", metavar="HOW", help="Shards end: exact or document.  [default: exact]"),
+    click.option("--shard-tokens", metavar="N", help="Tokens per shard.  [default: 100M]"),
+    click.option("--name", help="Start of shard names.  [default: the folder's name]"),
+    click.option(
+        "--val",
+        metavar="RULE",
+        help="Held out: 0.0005, docs:N, tokens:N, shard or none.  [default: the trainer's]",
+    ),
+    click.option("--seed", type=int, default=0, show_default=True, help="For --val FRACTION."),
+    click.option("--drop-empty", is_flag=True, help="Drop empty documents (counted)."),
+]
+
+RUN = [
+    click.option(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="Processes; 0: all in this one.  [default: usable cores]",
+    ),
+    click.option(
+        "--memory",
+        metavar="SIZE",
+        help="For all processes together.  [default: 0.5GB + 0.5GB a worker]",
+    ),
+    click.option(
+        "--start-method",
+        default="forkserver",
+        show_default=True,
+        help="forkserver, spawn or fork.",
+    ),
+    click.option(
+        "--encoder",
+        default="auto",
+        show_default=True,
+        help="auto, gigatoken or reference (tiktoken).",
+    ),
+    click.option(
+        "--encoder-check/--no-encoder-check",
+        default=True,
+        show_default=True,
+        help="Encode samples again with the reference.",
+    ),
+    click.option("--on-bad-row", default="stop", show_default=True, help="stop or quarantine."),
+    click.option("--overwrite", is_flag=True, help="Remove what tokenmill made in DIR before."),
+    click.option("--json", "as_json", is_flag=True, help="Result as JSON on stdout."),
+]
+
+
+def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed([*INPUTS, *TOKENIZER, *OUTPUTS, *RUN]):
+        command = option(command)
+    return command

@@ -1,0 +1,466 @@
+"""A row that kills or hangs its worker is found, named or set aside; all else is written.
+
+Faults are real and planted where a worker encodes: under `fork` by a patch that the worker
+inherits, for the other start methods by a `sitecustomize` module that every process imports.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import faulthandler
+import gzip
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import dataset_bytes, write_parquet
+from test_resume import descendants, gone
+
+import tokenmill
+from tokenmill import pipeline
+from tokenmill.engines import local
+from tokenmill.engines.unit import EncodedUnit, UnitWorker
+from tokenmill.errors import TokenmillError, WorkerError
+
+FAULTS: dict[str, tuple[Callable[[], object], str]] = {
+    "kill": (
+        lambda: os.kill(os.getpid(), signal.SIGKILL),
+        "ended its worker by SIGKILL (probably by the out-of-memory killer)",
+    ),
+    "segfault": (lambda: ctypes.string_at(0), "ended its worker by SIGSEGV"),
+    "abort": (os.abort, "ended its worker by SIGABRT"),
+    "exit": (lambda: os._exit(3), "ended its worker with exit code 3"),
+    "hang": (lambda: time.sleep(1000), "hung its worker"),
+}
+ABORTED = "encoding it alone ended its worker by SIGABRT, twice"
+MARKER = "<<MARKER>>"
+
+
+def plant(
+    monkeypatch: pytest.MonkeyPatch, fault: Callable[[], object] = os.abort, least: int = 1
+) -> None:
+    """Let every worker fail that encodes the marker, among at least so many documents."""
+    right = UnitWorker.encode_batch
+
+    def encode_batch(self: UnitWorker, source: object, batch: object, packer: object) -> int:
+        texts = batch.texts  # type: ignore[attr-defined]
+        if MARKER.encode() in texts.used().tobytes() and texts.documents >= least:
+            faulthandler.disable()  # pytest's would print the stack, every time
+            fault()
+        return right(self, source, batch, packer)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(UnitWorker, "encode_batch", encode_batch)
+
+
+def documents(count: int, marked: tuple[int, ...]) -> list[str]:
+    """Some 10 KB each."""
+    texts = [f"document {i} " + "some words here and there " * 400 for i in range(count)]
+    for row in marked:
+        texts[row] += MARKER + f" in row {row}"
+    return texts
+
+
+def parquet(folder: Path, count: int, marked: tuple[int, ...]) -> tuple[Path, Path]:
+    """The file, and one of the same name in which the marked rows are null."""
+    texts: list[str | None] = [*documents(count, marked)]
+    faulty = write_parquet(folder / "m.parquet", texts, rows=100)
+    for row in marked:
+        texts[row] = None
+    (folder / "null").mkdir()
+    return faulty, write_parquet(folder / "null" / "m.parquet", texts, rows=100)
+
+
+def lines(folder: Path, name: str, count: int, marked: tuple[int, ...]) -> tuple[Path, Path]:
+    """With a blank line before every tenth row; the marked lines are no JSON in the second file,
+    but as long as before, since the place of a line decides its split."""
+    (folder / "null").mkdir()
+    content: dict[Path, list[bytes]] = {folder / name: [], folder / "null" / name: []}
+    for row, text in enumerate(documents(count, marked)):
+        line = json.dumps({"text": text}).encode() + b"\n"
+        blank = b"\n" if row % 10 == 0 else b""
+        faulty, null = content
+        content[faulty] += [blank, line]
+        content[null] += [blank, b"x" * (len(line) - 1) + b"\n" if row in marked else line]
+    for path, pieces in content.items():
+        data = b"".join(pieces)
+        path.write_bytes(gzip.compress(data, 1) if name.endswith(".gz") else data)
+    return tuple(content)  # type: ignore[return-value]
+
+
+def same_tokens(output: Path, null: Path, **options: object) -> None:
+    """All that is in no way about bad rows is what it is where these rows are bad anyway."""
+    reference = output.parent / f"{output.name}-reference"
+    tokenmill.prepare(null, reference, workers=0, on_bad_row="quarantine", **options)
+    names = [n for n in dataset_bytes(reference) if n.endswith((".bin", ".ends", ".runs"))]
+    assert len(names) >= 3
+    ours, theirs = dataset_bytes(output), dataset_bytes(reference)
+    assert ours.keys() == theirs.keys()
+    for name in names:
+        assert ours[name] == theirs[name], name
+
+
+def quarantined(output: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (output / "quarantine.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("how", FAULTS)
+def test_the_row_is_named_and_then_set_aside(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faulty, null = parquet(tmp_path, 1200, (777,))
+    fault, words = FAULTS[how]
+    monkeypatch.setenv("TOKENMILL_STUCK_SECONDS", "1.5")
+    output = tmp_path / "o"
+    plant(monkeypatch, fault)
+    with pytest.raises(WorkerError) as ended:
+        tokenmill.prepare(faulty, output, workers=2, start_method="fork")
+    reason = f"encoding it alone {words}, twice"
+    assert ended.value.message == f"m.parquet: row 777 (row group 7): {reason}"
+    assert "--on-bad-row quarantine" in ended.value.hint
+    result = tokenmill.prepare(
+        faulty, output, workers=2, start_method="fork", on_bad_row="quarantine"
+    )
+    assert result.manifest.set_aside == [{"source": "m.parquet", "row": 777, "reason": reason}]
+    assert result.run["probes"] == 3, "the batch, the row, the rest of the batch"
+    counts = result.manifest.counts
+    assert (counts["rows"], counts["documents"], counts["quarantined"]) == (1200, 1199, 1)
+    (row,) = quarantined(output)
+    assert (row["source"], row["row"], row["reason"]) == ("m.parquet", 777, reason)
+    text = base64.b64decode(str(row["bytes"])).decode()
+    assert text == documents(1200, (777,))[777]
+    same_tokens(output, null)
+    assert not tokenmill.verify(output).problems
+
+
+def test_many_such_rows_in_one_unit_and_the_same_folder_from_one_and_three_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first and the last row of the file and of a row group, neighbours, two units."""
+    marked = (0, 1, 99, 100, 1234, 2600, 2999)
+    faulty, null = parquet(tmp_path, 3000, marked)
+    folders = []
+    with monkeypatch.context() as patch:
+        plant(patch)
+        for workers in (1, 3):
+            output = tmp_path / f"o{workers}"
+            result = tokenmill.prepare(
+                faulty,
+                output,
+                workers=workers,
+                start_method="fork",
+                on_bad_row="quarantine",
+                val="docs:5",
+            )
+            folders.append(dataset_bytes(output))
+    assert folders[0] == folders[1]
+    assert result.manifest.set_aside == [
+        {"source": "m.parquet", "row": row, "reason": ABORTED} for row in marked
+    ]
+    assert [row["row"] for row in quarantined(output)] == list(marked)
+    assert result.manifest.counts["quarantined"] == len(marked)
+    same_tokens(output, null, val="docs:5")
+
+
+@pytest.mark.parametrize("name", ["m.jsonl", "m.jsonl.gz"])
+def test_a_row_of_a_line_file_in_its_second_unit(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted in the whole file, blank lines and all, for a reader that began in its middle."""
+    marked = (2000, 2345)
+    faulty, null = lines(tmp_path, name, 3000, marked)
+    output = tmp_path / "o"
+    with monkeypatch.context() as patch:
+        plant(patch)
+        with pytest.raises(WorkerError) as ended:
+            tokenmill.prepare(faulty, output, workers=2, start_method="fork", val="0.1")
+        assert ended.value.message == f"{name}: row 2000 (line 2202): {ABORTED}"
+        result = tokenmill.prepare(
+            faulty, output, workers=2, start_method="fork", val="0.1", on_bad_row="quarantine"
+        )
+    assert {(one["source"], one["row"]) for one in result.manifest.set_aside} == {
+        (name, row) for row in marked
+    }
+    texts = documents(3000, marked)
+    kept = [(row["row"], row["line"], row["bytes"]) for row in quarantined(output)]
+    assert kept == [
+        (row, row + row // 10 + 2, base64.b64encode(texts[row].encode()).decode()) for row in marked
+    ]
+    same_tokens(output, null, val="0.1")
+
+
+def test_rows_set_aside_in_a_batch_that_has_other_bad_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts: list[str | None] = [*documents(500, (30, 41))]
+    texts[29] = texts[40] = texts[42] = None
+    faulty = write_parquet(tmp_path / "m.parquet", texts, rows=100)
+    plant(monkeypatch)
+    result = tokenmill.prepare(
+        faulty, tmp_path / "o", workers=2, start_method="fork", on_bad_row="quarantine"
+    )
+    assert [row["row"] for row in quarantined(tmp_path / "o")] == [29, 30, 40, 41, 42]
+    assert [row["row"] for row in result.manifest.set_aside] == [30, 41]
+    assert result.manifest.counts["quarantined"] == 5
+
+
+def test_a_long_row_is_cut_for_keeping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import hashlib
+
+    texts = documents(50, (7,))
+    texts[7] = "word " * 400_000 + texts[7]
+    faulty = write_parquet(tmp_path / "m.parquet", texts, rows=100)
+    plant(monkeypatch)
+    tokenmill.prepare(
+        faulty, tmp_path / "o", workers=1, start_method="fork", on_bad_row="quarantine"
+    )
+    (row,) = quarantined(tmp_path / "o")
+    assert len(base64.b64decode(str(row["bytes"]))) == 1 << 20
+    assert row["length"] == len(texts[7])
+    assert row["sha256"] == hashlib.sha256(texts[7].encode()).hexdigest()
+
+
+def test_rows_that_do_no_harm_alone_are_named_as_a_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faulty, _ = parquet(tmp_path, 1200, (777,))
+    with monkeypatch.context() as patch:
+        plant(patch, least=2)
+        with pytest.raises(WorkerError) as ended:
+            tokenmill.prepare(
+                faulty,
+                tmp_path / "o",
+                workers=2,
+                start_method="fork",
+                on_bad_row="quarantine",
+            )
+    assert "m.parquet: a worker died twice on unit 0.0 " in ended.value.message
+    assert "with rows 700 to 799 under way" in ended.value.message
+    assert "none ended its worker" in ended.value.message
+    result = tokenmill.prepare(faulty, tmp_path / "o", workers=2)
+    assert result.manifest.set_aside == []
+    assert result.manifest.counts["documents"] == 1200
+
+
+def test_a_row_that_was_a_suspect_once_and_did_no_harm_again_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three deaths on a row, as a machine short of memory may cause; then no more."""
+    faulty, _ = parquet(tmp_path, 1200, (710, 777))
+    tokenmill.prepare(faulty, tmp_path / "clean", workers=0)
+    log = tmp_path / "log"
+    right = UnitWorker.encode_batch
+
+    def encode_batch(self: UnitWorker, source: object, batch: object, packer: object) -> int:
+        content = batch.texts.used().tobytes()  # type: ignore[attr-defined]
+        deaths = len(log.read_text()) if log.exists() else 0
+        if b"in row 710" in content and deaths < 3:
+            log.write_text("x" * (deaths + 1))
+            os._exit(9)
+        return right(self, source, batch, packer)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(UnitWorker, "encode_batch", encode_batch)
+    options = {"workers": 2, "start_method": "fork", "on_bad_row": "quarantine"}
+    with pytest.raises(WorkerError, match="none ended its worker"):
+        tokenmill.prepare(faulty, tmp_path / "o", **options)
+    assert len(log.read_text()) == 3
+    tokenmill.prepare(faulty, tmp_path / "o", **options)
+    assert dataset_bytes(tmp_path / "o") == dataset_bytes(tmp_path / "clean")
+
+
+def test_too_many_such_rows_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    faulty, _ = parquet(tmp_path, 400, tuple(range(0, 400, 7)))
+    plant(monkeypatch)
+    monkeypatch.setattr(local, "MAX_ASIDE", 5)
+    with pytest.raises(WorkerError, match=r"rows of unit 0\.0 end their worker"):
+        tokenmill.prepare(
+            faulty, tmp_path / "o", workers=2, start_method="fork", on_bad_row="quarantine"
+        )
+
+
+def test_a_row_that_kills_the_reference_encoder_alone_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check encodes few documents; in the hunt it encodes all."""
+    from tokenmill.encoders import ExactEncoder
+
+    faulty, null = parquet(tmp_path, 1200, (700,))
+    right = ExactEncoder.check
+
+    def check(self: ExactEncoder, texts: object, ids: object, offsets: object, index: int) -> None:
+        document = texts.document(index)  # type: ignore[attr-defined]
+        if MARKER.encode() in document:
+            os._exit(3)
+        right(self, texts, ids, offsets, index)  # type: ignore[arg-type]
+
+    from tokenmill.engines import unit
+
+    monkeypatch.setattr(unit, "document_hash", lambda seed, source, at: [0])  # check from the first
+    monkeypatch.setattr(unit, "CHECK_SHARE", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(ExactEncoder, "check", check)
+        result = tokenmill.prepare(
+            faulty, tmp_path / "o", workers=2, start_method="fork", on_bad_row="quarantine"
+        )
+    assert [one["row"] for one in result.manifest.set_aside] == [700]
+    assert result.run["probes"] == 3, "all rows, all rows checked, the row alone"
+    same_tokens(tmp_path / "o", null)
+
+
+def test_a_file_of_nothing_but_such_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    faulty, _ = parquet(tmp_path, 3, (0, 1, 2))
+    plant(monkeypatch)
+    result = tokenmill.prepare(
+        faulty, tmp_path / "o", workers=2, start_method="fork", on_bad_row="quarantine"
+    )
+    assert len(result.manifest.set_aside) == result.manifest.counts["quarantined"] == 3
+    assert result.manifest.counts["documents"] == 0
+    assert "3 of the rows set aside are text" in result.warnings[-1]
+
+
+def test_units_behind_it_wait_and_spill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    faulty, null = parquet(tmp_path, 8000, (5, 5000))
+    spilled, spill = tmp_path / "spilled", EncodedUnit.spill
+
+    def noted(self: EncodedUnit, path: Path) -> None:
+        spilled.write_text("x")
+        spill(self, path)
+
+    left: list[Path] = []
+    commit = pipeline.committing.commit
+
+    def look(*args: object) -> object:
+        left.extend((tmp_path / "o" / ".tokenmill" / "spill").iterdir())
+        return commit(*args)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        plant(patch)
+        patch.setattr(pipeline.committing, "commit", look)
+        patch.setattr(EncodedUnit, "spill", noted)
+        patch.setattr(EncodedUnit, "held_bytes", property(lambda self: 10**9))
+        result = tokenmill.prepare(
+            faulty, tmp_path / "o", workers=3, start_method="fork", on_bad_row="quarantine"
+        )
+    assert spilled.exists()
+    assert left == []
+    assert [one["row"] for one in result.manifest.set_aside] == [5, 5000]
+    same_tokens(tmp_path / "o", null)
+
+
+# --- the real command: other start methods, and a coordinator that is killed -------------------
+
+PLANTED = """
+import os, time
+from tokenmill.engines.unit import UnitWorker
+right = UnitWorker.encode_batch
+def encode_batch(self, source, batch, packer):
+    if b"<<MARKER>>" in batch.texts.used().tobytes():
+        with open(os.environ["DEATHS"], "ab") as file:
+            file.write(b"x" if batch.texts.documents > 1 else b"1")
+        time.sleep(float(os.environ["DELAY"]))
+        os._exit(3)
+    return right(self, source, batch, packer)
+UnitWorker.encode_batch = encode_batch
+"""
+
+
+def start_planted(
+    tmp_path: Path, faulty: Path, output: Path, *options: str, delay: float = 0
+) -> subprocess.Popen[bytes]:
+    site = tmp_path / "site"
+    site.mkdir(exist_ok=True)
+    (site / "sitecustomize.py").write_text(PLANTED)
+    path = os.pathsep.join([str(site), *filter(None, sys.path)])
+    return subprocess.Popen(
+        [sys.executable, "-m", "tokenmill", "prepare", str(faulty), "-o", str(output),
+         "--workers", "2", "--quiet", *options],
+        env={**os.environ, "PYTHONPATH": path, "DEATHS": str(tmp_path / "deaths"),
+             "DELAY": str(delay), "TOKENMILL_SYNC_SECONDS": "0.05"},
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_under_every_start_method(method: str, tmp_path: Path) -> None:
+    faulty, null = parquet(tmp_path, 1200, (777, 779))
+    output = tmp_path / "o"
+    process = start_planted(tmp_path, faulty, output, "--start-method", method)
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 1, stderr
+    assert b"m.parquet: row 777 (row group 7): encoding it alone ended its worker with" in stderr
+    process = start_planted(
+        tmp_path, faulty, output, "--start-method", method, "--on-bad-row", "quarantine"
+    )
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 4, stderr
+    assert [row["row"] for row in quarantined(output)] == [777, 779]
+    same_tokens(output, null)
+
+
+def test_a_coordinator_killed_in_the_middle_of_the_hunt(tmp_path: Path) -> None:
+    faulty, _ = parquet(tmp_path, 3000, (2345,))
+    options = ("--on-bad-row", "quarantine")
+    undisturbed = start_planted(tmp_path, faulty, tmp_path / "a", *options)
+    undisturbed.communicate(timeout=120)
+    deaths = tmp_path / "deaths"
+    for stage in (b"xx1", b"xx11"):  # in the walk over the batch; while the row is confirmed
+        deaths.write_bytes(b"")
+        process = start_planted(tmp_path, faulty, tmp_path / "b", *options, delay=0.5)
+        while not deaths.read_bytes().startswith(stage) and process.poll() is None:
+            time.sleep(0.01)
+        family = descendants(process.pid)
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        assert gone(family)
+        assert not (tmp_path / "b" / "manifest.json").exists()
+    process = start_planted(tmp_path, faulty, tmp_path / "b", *options)
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 4, stderr
+    assert dataset_bytes(tmp_path / "b") == dataset_bytes(tmp_path / "a")
+    record = json.loads((tmp_path / "b" / "run.json").read_bytes())
+    assert record["probes"] == 3
+
+
+def test_a_durable_unit_is_not_done_again_and_a_damaged_one_needs_no_second_hunt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal tells which rows of it to set aside, and the bytes come out the same."""
+    faulty, _ = lines(tmp_path, "m.jsonl", 5000, (1800,))
+    options = {"workers": 1, "start_method": "fork", "on_bad_row": "quarantine"}
+    with monkeypatch.context() as patch:
+        plant(patch)
+        tokenmill.prepare(faulty, tmp_path / "a", **options)
+    right = UnitWorker.encode_batch
+
+    def encode_batch(self: UnitWorker, source: object, batch: object, packer: object) -> int:
+        if b"document 4900 " in batch.texts.used().tobytes():  # type: ignore[attr-defined]
+            raise TokenmillError("enough")
+        return right(self, source, batch, packer)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(UnitWorker, "encode_batch", encode_batch)
+        plant(patch)
+        with pytest.raises(TokenmillError, match="enough"):
+            tokenmill.prepare(faulty, tmp_path / "b", **options)
+    shutil.copytree(tmp_path / "b", tmp_path / "c")
+    result = tokenmill.prepare(faulty, tmp_path / "b", **options)
+    assert result.run["units_resumed"] == 3
+    assert dataset_bytes(tmp_path / "b") == dataset_bytes(tmp_path / "a")
+
+    tokens = tmp_path / "c" / ".tokenmill" / "files" / "tokens-train-000000"
+    with open(tokens, "r+b") as file:
+        file.seek(tokens.stat().st_size // 2)
+        file.write(b"damage")
+    with pytest.raises(WorkerError, match=r"m.jsonl: row 1800 \(line 1982\): encoding it alone"):
+        tokenmill.prepare(faulty, tmp_path / "c", **{**options, "on_bad_row": "stop"})
+    result = tokenmill.prepare(faulty, tmp_path / "c", **options)
+    assert (result.run["units_resumed"], result.run["probes"]) == (2, 0)
+    assert dataset_bytes(tmp_path / "c") == dataset_bytes(tmp_path / "a")

@@ -1,0 +1,506 @@
+"""Tokenizers that users bring: exact against the library each belongs to, and nothing guessed."""
+
+from __future__ import annotations
+
+import functools
+import json
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import SHARED, token_bytes, tokenmill, write_parquet
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizer_files import ADDED, SIZE, added, rules, train_sentencepiece, write_json
+
+import tokenmill as mill
+from tokenmill.encoders import ExactEncoder, measure_gap
+from tokenmill.encoders.gap_tables import MEASURED_FOR_FILES, NFC_GAP, SYMBOLS_GAP
+from tokenmill.encoders.unicode_gap import merge, shipped_gap
+from tokenmill.errors import EncoderError, UsageError
+from tokenmill.gap_cache import gap_for
+from tokenmill.texts import count_strings, from_bytes
+from tokenmill.tokenizer import Encoding, bundled_ranks_file
+from tokenmill.vocabulary_files import KNOWN_RULES, find_encoding, rules_key
+
+KNOWN = ("gpt2", "qwen2", "deepseek", "llama3")
+STRINGS = [str(token["content"]) for token in ADDED]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tokenizers")
+
+
+@pytest.fixture(scope="module", params=KNOWN)
+def json_file(folder: Path, request: pytest.FixtureRequest) -> Path:
+    (folder / request.param).mkdir(exist_ok=True)
+    return write_json(folder / request.param / "tokenizer.json", request.param)
+
+
+@pytest.fixture(scope="module")
+def spm_file(folder: Path, texts: list[str]) -> Path:
+    return train_sentencepiece(folder / "tokenizer.model", texts[:200])
+
+
+def library_ids(path: Path, text: str) -> list[int]:
+    """What the library itself says, without any code of ours."""
+    library = open_library(path, path.stat().st_mtime_ns)
+    if path.suffix == ".model":
+        ids: list[int] = library.encode(text)
+        return ids
+    found: list[int] = library.encode(text, add_special_tokens=False).ids
+    return found
+
+
+@functools.cache
+def open_library(path: Path, mtime: int) -> Any:
+    if path.suffix == ".model":
+        import sentencepiece
+
+        return sentencepiece.SentencePieceProcessor(model_file=str(path))
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def with_added_tokens(texts: list[str]) -> list[str]:
+    """The texts with strings of special and other added tokens in odd places."""
+    mixed = []
+    for index, text in enumerate(texts):
+        token = STRINGS[index % len(STRINGS)]
+        middle = len(text) // 2
+        mixed.append(text[:middle] + token + text[middle:])
+        mixed.append(token + token + text[:50] + " " + token)
+    return mixed
+
+
+def split_ids(encoder: ExactEncoder, texts: list[str]) -> list[list[int]]:
+    ids, offsets = encoder.encode(from_bytes([text.encode() for text in texts]))
+    return [part.tolist() for part in np.split(ids, offsets[1:-1])]
+
+
+def opened(path: Path) -> ExactEncoder:
+    return ExactEncoder(find_encoding(str(path)), "auto", shipped_gap("tokenizer.json"))
+
+
+# --- tokenizer.json --------------------------------------------------------------------------
+
+
+def test_a_tokenizer_json_gives_the_ids_of_its_library(json_file: Path, texts: list[str]) -> None:
+    mixed = with_added_tokens(texts[::2])
+    encoder = opened(json_file)
+    assert encoder._fast is not None, "gigatoken serves"
+    for text, ids in zip(mixed, split_ids(encoder, mixed), strict=True):
+        assert ids == library_ids(json_file, text), text[:100]
+
+
+MARKS = "".join(map(chr, range(0x300, 0x370))) + "ٌࢱ゙်᪱ᷭ각̈가𝅥"
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    text=st.text(
+        st.one_of(
+            st.characters(exclude_categories=["Cs"]),
+            st.sampled_from(MARKS + "abcXYZ 012\n\r\t'"),
+        ),
+        max_size=60,
+    ),
+    name=st.sampled_from(KNOWN),
+    token=st.sampled_from(STRINGS),
+)
+def test_any_text_gives_the_ids_of_the_library(
+    folder: Path, text: str, name: str, token: str
+) -> None:
+    path = folder / name / "tokenizer.json"
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        write_json(path, name)
+    if path not in _open:
+        _open[path] = opened(path)
+    documents = [text, text + token + text, token + text]
+    expected = [library_ids(path, document) for document in documents]
+    assert split_ids(_open[path], documents) == expected
+
+
+_open: dict[Path, ExactEncoder] = {}
+
+
+def test_the_rules_we_know_are_those_of_the_models_files() -> None:
+    assert {rules_key(rules(name)): name for name in KNOWN} == KNOWN_RULES
+    same = rules("qwen2")
+    same["pre_tokenizer"]["pretokenizers"][1] = {"type": "ByteLevel", "add_prefix_space": False,
+                                                 "use_regex": False}  # fmt: skip
+    assert rules_key(same) == rules_key(rules("qwen2")), "trim_offsets is not about ids"
+    same["pre_tokenizer"]["pretokenizers"][1]["add_prefix_space"] = True
+    assert rules_key(same) not in KNOWN_RULES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["qwen2", "deepseek", "llama3"])
+def test_the_tables_cover_every_code_point_that_differs(folder: Path, name: str) -> None:
+    installed = {package: metadata.version(package) for package in MEASURED_FOR_FILES}
+    if installed != MEASURED_FOR_FILES:
+        pytest.skip(f"the shipped table is for {MEASURED_FOR_FILES}")
+    path = write_json(folder / f"{name}.json", name)
+    gap = measure_gap(find_encoding(str(path)))
+    shipped = shipped_gap("tokenizer.json")
+    assert merge(gap, shipped) == shipped
+    own = {"qwen2": NFC_GAP, "deepseek": SYMBOLS_GAP}.get(name, gap)
+    assert merge(gap, own) == gap, "the table holds nothing that does not differ"
+
+
+def test_rules_we_do_not_know_are_measured_once_and_kept(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_json(folder / "unknown.json", normalizer={"type": "NFKC"})
+    encoding = find_encoding(str(path))
+    assert not encoding.known_rules
+    assert not encoding.cuttable
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    calls: list[Encoding] = []
+
+    def measure(encoding: Encoding) -> tuple[tuple[int, int], ...]:
+        calls.append(encoding)
+        return ((0x888, 0x888),)
+
+    monkeypatch.setattr("tokenmill.gap_cache.measure_gap", measure)
+    notes: list[str] = []
+    first = gap_for(encoding, notes.append)
+    assert first is not None
+    assert (0x888, 0x888) in first
+    assert gap_for(encoding, notes.append) == first
+    assert len(calls) == len(notes) == 1
+    monkeypatch.setattr("tokenmill.gap_cache.measure_gap", lambda _: ((0x41, 0x41),))
+    other = find_encoding(
+        str(write_json(tmp_path / "t.json", tokens=ADDED[:1], normalizer={"type": "NFKC"}))
+    )
+    assert gap_for(other, notes.append) is None, "differing on ASCII: the reference for all"
+
+
+def test_a_wordpiece_tokenizer_goes_to_the_reference(
+    folder: Path, tmp_path: Path, texts: list[str]
+) -> None:
+    vocab = {"[UNK]": 0, **{chr(97 + i): i + 1 for i in range(26)}}
+    vocab |= {f"##{chr(97 + i)}": i + 27 for i in range(26)}
+    model = {
+        "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+        "max_input_chars_per_word": 100, "vocab": vocab,
+    }  # fmt: skip
+    path = write_json(
+        tmp_path / "wp.json",
+        tokens=[added("[SEP]", 60, special=True)],
+        model=model,
+        normalizer={"type": "Lowercase"},
+        pre_tokenizer={"type": "Whitespace"},
+    )
+    source = write_parquet(tmp_path / "a.parquet", texts[:20])
+    with pytest.raises(UsageError, match="--eot-token"):
+        mill.prepare(source, tmp_path / "o", tokenizer=str(path))
+    mill.prepare(
+        source, tmp_path / "o", tokenizer=str(path), eot_token="[SEP]", val="none", workers=1
+    )
+    expected = [i for text in texts[:20] for i in [*library_ids(path, text), 60]]
+    assert np.fromfile(tmp_path / "o" / "train.bin", np.uint16).tolist() == expected
+
+
+# --- special tokens --------------------------------------------------------------------------
+
+
+def test_the_separator_is_the_files_or_named_and_never_guessed(folder: Path) -> None:
+    def eot(tokens: object, **options: object) -> int:
+        from tokenmill.pipeline import make_options, plan_settings
+
+        path = write_json(folder / "eot.json", tokens=tokens)
+        return plan_settings(make_options({"tokenizer": str(path), **options}), "out").eot_id
+
+    two = [*ADDED, added("</s>", SIZE + 5, special=True)]
+    none = [added("<x>", SIZE, special=True), added("<y>", SIZE + 1, special=True)]
+    assert eot(ADDED) == SIZE
+    with pytest.raises(UsageError, match="names several") as caught:
+        eot(two)
+    assert "'</s>' (8005)" in caught.value.hint
+    assert eot(two, eot_token="</s>") == SIZE + 5
+    with pytest.raises(UsageError, match="does not say which token separates") as caught:
+        eot(none)
+    assert "'<x>' (8000), '<y>' (8001)" in caught.value.hint
+    assert eot(none, eot="none") == -1
+    assert eot(none, eot_token=8001) == 8001
+    assert eot(none, eot_token="17") == 17
+    assert eot(ADDED, eot_token="<tool_call>") == SIZE + 2, "any added token may separate"
+    with pytest.raises(UsageError, match="no such token"):
+        eot(none, eot_token="<|nope|>")
+    with pytest.raises(UsageError, match="has 8002 ids"):
+        eot(none, eot_token=8002)
+
+
+def test_the_files_beside_a_tokenizer_json_have_a_say(tmp_path: Path) -> None:
+    write_json(tmp_path / "tokenizer.json")
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text(json.dumps({"eos_token": {"content": "<|endoftext|>"}}))
+    assert find_encoding(str(tmp_path)).eot_id == SIZE
+    config.write_text(json.dumps({"eos_token": "<|im_start|>", "bos_token": "[pad]"}))
+    encoding = find_encoding(str(tmp_path))
+    assert encoding.eot_id == -1, "the file says one thing, its neighbour another"
+    assert encoding.eot_candidates == ("<|im_start|>", "<|endoftext|>")
+    assert encoding.bos_candidates == ("[pad]",)
+
+
+def test_bos_begins_every_document(json_file: Path, texts: list[str], tmp_path: Path) -> None:
+    source = write_parquet(tmp_path / "a.parquet", texts[:30])
+    for eot in ("append", "prepend", "none"):
+        mill.prepare(
+            source,
+            tmp_path / eot,
+            tokenizer=str(json_file),
+            bos_token="<|im_start|>",
+            eot=eot,
+            val="none",
+            workers=1,
+        )
+        expected: list[int] = []
+        for text in texts[:30]:
+            ids = [SIZE + 1, *library_ids(json_file, text)]
+            ids = [*ids, SIZE] if eot == "append" else ids
+            expected += [SIZE, *ids] if eot == "prepend" else ids
+        assert np.fromfile(tmp_path / eot / "train.bin", np.uint16).tolist() == expected
+    with pytest.raises(UsageError, match="begins a document"):
+        mill.prepare(source, tmp_path / "x", tokenizer=str(json_file), bos_token="auto")
+
+
+def test_ids_that_the_library_renumbers_are_found(tmp_path: Path) -> None:
+    tokens = [*ADDED, added("<|gap|>", SIZE + 90, special=True)]
+    encoding = find_encoding(str(write_json(tmp_path / "t.json", tokens=tokens)))
+    assert encoding.special_tokens["<|gap|>"] == SIZE + 90, "the file's id, not the library's"
+    assert encoding.vocab_size == SIZE + 91
+    tokens = [*ADDED, added("<gap>", SIZE + 90, special=False)]
+    with pytest.raises(UsageError, match="8090 in the file, but the tokenizers library gives it"):
+        find_encoding(str(write_json(tmp_path / "t.json", tokens=tokens)))
+
+
+def test_strings_of_special_tokens_in_the_text_are_counted(folder: Path) -> None:
+    specials = [b"<|endoftext|>", b"[pad]", "<｜begin▁of▁sentence｜>".encode(), b"<s>", b"|x|"]
+    texts = [
+        "a[pad]b <s>",
+        "<｜begin▁of▁sentence｜> <|endoftext|><|endoftext|",
+        "<",
+        "s>|x|[pa",
+        "d]",
+    ]
+    assert count_strings(from_bytes([t.encode() for t in texts]), specials) == 5
+
+
+# --- .tiktoken -------------------------------------------------------------------------------
+
+
+def test_a_tiktoken_file_equals_the_bundled_encoding(texts: list[str], tmp_path: Path) -> None:
+    source = write_parquet(tmp_path / "a.parquet", texts)
+    outputs = []
+    for name in ("cl100k_base", "p50k_base", "gpt2"):
+        path = tmp_path / f"my-{name}.tiktoken"
+        path.write_bytes(bundled_ranks_file(name))
+        for number, options in enumerate(
+            (
+                {"tokenizer": name},
+                {"tokenizer": str(path)},
+                {"tokenizer": str(path), "pattern": name},
+            )
+        ):
+            if name == "p50k_base" and number == 2:
+                continue  # its special tokens are known with its own pattern only
+            output = tmp_path / f"{name}{number}"
+            mill.prepare(source, output, val="none", workers=1, **options)
+            outputs.append(token_bytes(output))
+        assert outputs[-1] == outputs[-2], name
+
+
+def test_a_tiktoken_file_needs_its_pattern_and_its_separator(tmp_path: Path) -> None:
+    ranks = bundled_ranks_file("gpt2").splitlines(keepends=True)[:SIZE]
+    path = tmp_path / "own.tiktoken"
+    path.write_bytes(b"".join(ranks))
+    with pytest.raises(UsageError, match="does not say how text is split") as caught:
+        find_encoding(str(path))
+    assert "gpt2, cl100k, o200k, llama3, qwen2" in caught.value.hint
+    with pytest.raises(UsageError, match="unknown"):
+        find_encoding(str(path), "klingon")
+    source = write_parquet(tmp_path / "a.parquet", ["hello 12345 <|endoftext|>  world's"])
+    with pytest.raises(UsageError, match="--eot-token") as caught:
+        mill.prepare(source, tmp_path / "o", tokenizer=str(path), pattern="llama3")
+    assert "give an id, such as 8000" in caught.value.hint
+    options = {"tokenizer": str(path), "eot_token": 8000, "val": "none", "workers": 1}
+    own_pattern = r"\S+|\s+"
+    for pattern in ("llama3", "qwen2", "gpt2", own_pattern):
+        import tiktoken
+
+        from tokenmill.tokenizer import PATTERNS
+        from tokenmill.vocabulary_files import parse_ranks
+
+        output = tmp_path / f"o{len(pattern)}"
+        mill.prepare(source, output, pattern=pattern, **options)
+        reference = tiktoken.Encoding(
+            "own",
+            pat_str=PATTERNS[pattern].regex if pattern in PATTERNS else pattern,
+            mergeable_ranks=parse_ranks(path.read_bytes(), path),
+            special_tokens={},
+        )
+        ids = [*reference.encode_ordinary("hello 12345 <|endoftext|>  world's"), 8000]
+        assert np.fromfile(output / "train.bin", np.uint16).tolist() == ids, pattern
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda lines: [*lines[:-1], lines[-1][:-3]], "not a token|cut short"),
+        (lambda lines: [*lines, lines[5]], "repeats a token"),
+        (lambda lines: lines[:40] + lines[41:], "no rank for byte"),
+        (lambda lines: [*lines[:300], b"###\n", *lines[300:]], "line 301"),
+        (lambda lines: [*lines, b"AAAAAAAA 5\n"], "two tokens have one rank"),
+    ],
+)
+def test_a_damaged_tiktoken_file_is_refused(tmp_path: Path, damage: object, message: str) -> None:
+    path = tmp_path / "own.tiktoken"
+    lines = bundled_ranks_file("gpt2").splitlines(keepends=True)[:SIZE]
+    path.write_bytes(b"".join(damage(lines)))  # type: ignore[operator]
+    with pytest.raises(UsageError, match=message):
+        find_encoding(str(path), "gpt2")
+
+
+# --- SentencePiece ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_sentencepiece_model_gives_the_ids_of_its_library(
+    folder: Path, tmp_path: Path, texts: list[str], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = train_sentencepiece(folder / f"{kind}.model", texts[:200], kind)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    # Comparing all code points takes half a minute; what it finds is tested elsewhere.
+    monkeypatch.setattr("tokenmill.gap_cache.measure_gap", lambda _: ())
+    mixed = [*texts[:100], *(f"{t[:40]}<s>[INST]</s>{t[:20]}" for t in texts[:20])]
+    source = write_parquet(tmp_path / "a.parquet", mixed)
+    result = mill.prepare(source, tmp_path / "o", tokenizer=str(path), val="none", bos_token="auto")
+    assert result.run["encoder"]["checked_documents"] > 0
+    expected = [i for text in mixed for i in [1, *library_ids(path, text), 2]]
+    assert np.fromfile(tmp_path / "o" / "train.bin", np.uint16).tolist() == expected
+    assert result.manifest.counts["special_strings"] >= 60
+
+
+# --- files -----------------------------------------------------------------------------------
+
+
+def test_what_a_tokenizer_file_is_its_content_tells(tmp_path: Path, spm_file: Path) -> None:
+    cases = {
+        "empty": b"",
+        "noise.model": b"\x00\x01\x02" * 100,
+        "other.json": b'{"hello": 1}',
+        "cut.json": write_json(tmp_path / "t.json").read_bytes()[:5000],
+        "cut.model": spm_file.read_bytes()[:200],
+        "pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n",
+    }
+    for name, content in cases.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UsageError, match="--tokenizer"):
+            find_encoding(str(tmp_path / name))
+    (tmp_path / "model").mkdir()
+    with pytest.raises(UsageError, match=r"no tokenizer\.json or tokenizer\.model"):
+        find_encoding(str(tmp_path / "model"))
+    with pytest.raises(UsageError, match="unknown tokenizer 'nowhere'"):
+        find_encoding("nowhere")
+    with pytest.raises(UsageError, match="has its own"):
+        find_encoding("gpt2", "cl100k")
+    with pytest.raises(UsageError, match="says itself"):
+        find_encoding(str(spm_file), "cl100k")
+
+
+def test_the_files_hash_is_in_the_plan_and_compared(tmp_path: Path, texts: list[str]) -> None:
+    path = write_json(tmp_path / "tokenizer.json")
+    source = write_parquet(tmp_path / "a.parquet", texts[:10])
+    result = mill.prepare(source, tmp_path / "o", tokenizer=str(tmp_path), workers=1)
+    settings_ = result.manifest.plan["settings"]
+    encoding = find_encoding(str(path))
+    assert settings_["tokenizer_sha256"] == encoding.sha256
+    assert settings_["tokenizer"] == "tokenizer.json", "no path of this machine"
+    write_json(tmp_path / "tokenizer.json", tokens=ADDED[:3])
+    with pytest.raises(EncoderError, match="not the file this job was planned with"):
+        ExactEncoder(encoding, "auto", ())
+    with pytest.raises(mill.TokenmillError, match="tokenizer_sha256"):
+        mill.prepare(source, tmp_path / "o", tokenizer=str(tmp_path), workers=1)
+
+
+def test_dtype_is_a_choice_where_the_ids_fit(tmp_path: Path, texts: list[str]) -> None:
+    source = write_parquet(tmp_path / "a.parquet", texts[:10])
+    for dtype in ("uint16", "uint32"):
+        mill.prepare(source, tmp_path / dtype, val="none", dtype=dtype, workers=1)
+    narrow = np.fromfile(tmp_path / "uint16" / "train.bin", np.uint16)
+    assert np.array_equal(narrow, np.fromfile(tmp_path / "uint32" / "train.bin", np.uint32))
+    with pytest.raises(UsageError, match="ids up to 100276"):
+        mill.prepare(source, tmp_path / "x", tokenizer="cl100k_base", dtype="uint16")
+    with pytest.raises(UsageError, match="must be one of"):
+        mill.prepare(source, tmp_path / "x", dtype="float16")
+
+
+def test_workers_and_start_methods_give_the_same_bytes(
+    json_file: Path, inputs: list[Path], tmp_path: Path
+) -> None:
+    results = []
+    for number, method in enumerate(("inline", "fork", "spawn", "forkserver")):
+        output = tmp_path / method
+        run = tokenmill(
+            "prepare", *inputs, "-o", output, "--tokenizer", json_file, "--val", "0.1",
+            "--workers", number, *(["--start-method", method] if number else []),
+        )  # fmt: skip
+        assert run.returncode == 0, run.stderr
+        results.append(token_bytes(output))
+    assert all(result == results[0] for result in results)
+
+
+# --- the real ones ---------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared corpus is not here")
+@pytest.mark.parametrize("name", ["qwen2_5", "deepseek_v4", "mistral_spm"])
+def test_the_whole_shared_corpus_equals_the_library(name: str, tmp_path: Path) -> None:
+    """With strings of special and other added tokens mixed into every document."""
+    import pyarrow.parquet
+
+    folder = SHARED / "vocab" / name
+    path = next(folder.iterdir())
+    encoding = find_encoding(str(folder))
+    strings = list(encoding.special_tokens)[:40]
+    if path.suffix == ".json":
+        tokens = json.loads(path.read_text())["added_tokens"]
+        strings += [token["content"] for token in tokens if not token["special"]]
+    inputs = []
+    expected = np.zeros(0, np.uint32)
+    pieces = []
+    for number, corpus in enumerate(sorted((SHARED / "corpus").glob("*.parquet"))):
+        texts = pyarrow.parquet.read_table(corpus, columns=["text"]).column(0).to_pylist()
+        mixed = [
+            text[: len(text) // 2] + strings[(number + i) % len(strings)] + text[len(text) // 2 :]
+            for i, text in enumerate(texts)
+        ]
+        inputs.append(write_parquet(tmp_path / corpus.name, mixed, rows=1000))
+        pieces += library_documents(path, mixed, encoding.eot_id)
+    expected = np.concatenate(pieces)
+    mill.prepare(inputs, tmp_path / "out", tokenizer=str(folder), val="none")
+    dtype = np.uint16 if encoding.vocab_size <= 1 << 16 else np.uint32
+    assert np.array_equal(np.fromfile(tmp_path / "out" / "train.bin", dtype), expected)
+
+
+def library_documents(path: Path, texts: list[str], eot: int) -> list[np.ndarray]:
+    """Ids of many texts from the library, on all cores, a document too long for it in pieces."""
+    if path.suffix == ".model":
+        encoded = open_library(path, 0).encode(texts, num_threads=2)
+        return [np.array([*ids, eot], np.uint32) for ids in encoded]
+    tokenizer = open_library(path, 0)
+    result = []
+    for start in range(0, len(texts), 200):
+        batch = tokenizer.encode_batch_fast(texts[start : start + 200], add_special_tokens=False)
+        result += [np.array([*encoded.ids, eot], np.uint32) for encoded in batch]
+    return result
