@@ -43,7 +43,8 @@ def test_a_dataset_of_a_tokenizer_file(
 ) -> None:
     source = write_jsonl(tmp_path / "x.jsonl", texts[:60])
     options = {"tokenizer": str(files[kind]), "val": "docs:7", **OPTIONS[kind]}
-    estimate = make_estimate(make_plan(source, tmp_path / "o", make_options(options)))
+    plan = make_plan(source, tmp_path / "o", make_options(options))
+    estimate = make_estimate(plan, probe_seconds=60.0)
     tokenmill.prepare(source, tmp_path / "o", workers=0, **options)
     counts = tokenmill.open_dataset(tmp_path / "o").manifest.counts
     assert estimate.tokens == pytest.approx(counts["tokens"], rel=0.05)
