@@ -17,15 +17,16 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 ORDER = [
     "errors", "config", "tokenizer", "vocabulary_files", "texts", "encoders.gap_tables",
     "encoders.unicode_gap", "encoders.arrays", "encoders.cuts", "encoders.fast",
-    "encoders.reference", "encoders.exact", "encoders", "streams", "arrow_ipc", "arrow_large",
-    "fields", "listing", "sources", "plan", "separators", "batch", "columns", "text_files",
-    "documents", "pack", "formats.base", "formats.nanogpt", "formats.llmc", "formats", "storage",
-    "gap_cache", "manifest", "engines.badrows", "engines.encoded", "engines.unit", "engines.hunt",
-    "engines.frontier", "engines.segments", "engines.books", "engines.observer",
-    "engines.messages", "engines.worker", "engines.forkserver", "engines.preload",
-    "engines.inline", "engines.processes", "engines.local", "engines", "commit", "job",
-    "hf_dataset", "options", "pipeline", "verification", "loader", "progress", "cli_options",
-    "cli",
+    "encoders.reference", "encoders.exact", "encoders.decoding", "encoders", "streams",
+    "arrow_ipc", "arrow_large", "fields", "listing", "sources", "plan", "separators", "batch",
+    "columns", "text_batches", "text_files", "documents", "pack", "formats.base",
+    "formats.nanogpt", "formats.llmc", "formats", "storage", "gap_cache", "manifest",
+    "engines.badrows", "engines.encoded", "engines.unit", "engines.hunt", "engines.frontier",
+    "engines.segments", "engines.books", "engines.observer", "engines.messages", "engines.worker",
+    "engines.forkserver", "engines.preload", "engines.inline", "engines.processes",
+    "engines.local", "engines", "commit", "job", "hf_dataset", "options", "pipeline", "probe",
+    "estimate", "verification", "loader", "inspection", "token_streams", "origins", "rereading",
+    "comparison", "deep", "progress", "reporting", "cli_options", "cli",
 ]  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from conftest import tokenmill as command
 
 
 def test_every_help_has_examples_and_nothing_heavy_is_imported() -> None:
-    for args in ([], ["prepare"], ["plan"], ["verify"]):
+    for args in ([], ["prepare"], ["plan"], ["inspect"], ["verify"]):
         shown = command(*args, "--help")
         assert shown.returncode == 0
         assert "Examples:" in shown.stdout
@@ -62,7 +62,9 @@ def test_plan_lists_files_chains_and_what_is_skipped(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "a.jsonl.gz", ["x"])
     write_parquet(tmp_path / "b.parquet", ["x", "y"])
     (tmp_path / "_SUCCESS").write_text("")
-    shown = command("plan", tmp_path, "-o", tmp_path / "o", "--format", "llmc", "--name", "n")
+    shown = command(
+        "plan", tmp_path, "-o", tmp_path / "o", "--format", "llmc", "--name", "n", "--no-probe"
+    )
     assert shown.returncode == 0, shown.stderr
     assert "a.jsonl.gz" in shown.stdout
     assert "one chain" in shown.stdout

@@ -22,7 +22,7 @@ from tokenizer_files import ADDED, write_json
 
 import tokenmill as mill
 from tokenmill import plan as planning
-from tokenmill import separators, text_files
+from tokenmill import separators, text_batches, text_files
 from tokenmill.config import Reading
 from tokenmill.documents import read_segment
 from tokenmill.encoders.cuts import PLACES, next_cut
@@ -51,6 +51,8 @@ def small_ranges(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (text_files, "TEXT_WINDOW"),
         (text_files, "BATCH_BYTES"),
         (text_files, "LONG_BYTES"),
+        (text_batches, "BATCH_BYTES"),
+        (text_batches, "LONG_BYTES"),
         (text_files, "BLOCK_BYTES"),
         (separators, "BLOCK_BYTES"),
     ):
@@ -135,8 +137,9 @@ def test_any_ranges_give_the_documents_of_split(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planning, "SEGMENT_BYTES", data.draw(st.sampled_from([1, 5, 32, 100])))
         patch.setattr(text_files, "TEXT_WINDOW", data.draw(st.sampled_from([1, 12, 60])))
-        patch.setattr(text_files, "BATCH_BYTES", 16)
-        patch.setattr(text_files, "LONG_BYTES", 24)
+        for module in (text_files, text_batches):
+            patch.setattr(module, "BATCH_BYTES", 16)
+            patch.setattr(module, "LONG_BYTES", 24)
         patch.setattr(text_files, "BLOCK_BYTES", 10)
         patch.setattr(separators, "BLOCK_BYTES", 7)
         reading = Reading("text", separator, may_cut)
@@ -170,8 +173,9 @@ def test_bad_bytes_are_the_fault_of_their_document_alone(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planning, "SEGMENT_BYTES", 16)
         patch.setattr(text_files, "TEXT_WINDOW", 6)
-        patch.setattr(text_files, "BATCH_BYTES", 8)
-        patch.setattr(text_files, "LONG_BYTES", 12)
+        for module in (text_files, text_batches):
+            patch.setattr(module, "BATCH_BYTES", 8)
+            patch.setattr(module, "LONG_BYTES", 12)
         patch.setattr(text_files, "BLOCK_BYTES", 5)
         patch.setattr(separators, "BLOCK_BYTES", 5)
         reading = Reading("text", separator, may_cut)

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 from tokenmill.errors import TokenmillError
 
 if TYPE_CHECKING:
+    from tokenmill.comparison import DeepReport
+    from tokenmill.deep import verify_deep
+    from tokenmill.inspection import DocumentView, Summary, inspect, inspect_document
     from tokenmill.loader import Dataset, open_dataset
     from tokenmill.pipeline import Result, prepare
     from tokenmill.verification import Report, verify
@@ -20,13 +23,19 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Dataset",
+    "DeepReport",
+    "DocumentView",
     "Report",
     "Result",
+    "Summary",
     "TokenmillError",
     "__version__",
+    "inspect",
+    "inspect_document",
     "open_dataset",
     "prepare",
     "verify",
+    "verify_deep",
 ]
 
 _HOMES = {
@@ -36,6 +45,12 @@ _HOMES = {
     "Dataset": "tokenmill.loader",
     "verify": "tokenmill.verification",
     "Report": "tokenmill.verification",
+    "verify_deep": "tokenmill.deep",
+    "DeepReport": "tokenmill.comparison",
+    "inspect": "tokenmill.inspection",
+    "inspect_document": "tokenmill.inspection",
+    "Summary": "tokenmill.inspection",
+    "DocumentView": "tokenmill.inspection",
 }
 
 

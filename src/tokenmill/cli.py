@@ -62,7 +62,9 @@ def _report(error: TokenmillError) -> None:
     epilog=_examples(
         "tokenmill prepare data/*.parquet -o out",
         "tokenmill prepare data/ -o shards --format llmc --tokenizer gpt2",
+        "tokenmill plan data/ -o out",
         "tokenmill verify out",
+        "tokenmill inspect out",
     ),
 )
 @click.version_option(__version__, prog_name="tokenmill")
@@ -131,38 +133,132 @@ def prepare(
     epilog=_examples(
         "tokenmill plan data/ -o out --format llmc",
         "tokenmill plan data/*.jsonl.gz -o out --json",
+        "tokenmill plan data/ -o out --format llmc --min-shard-tokens 1M --no-probe",
     ),
 )
 @plan_options
-def plan(inputs: tuple[str, ...], output: str, as_json: bool, **options: Any) -> int:
-    """Show what `prepare` with the same arguments would read and write. Writes nothing."""
+@click.option("--no-probe", is_flag=True, help="Do not read and encode samples for two seconds.")
+@click.option(
+    "--min-shard-tokens",
+    metavar="N",
+    help="Warn where a last shard would be shorter; 0: never.  [default: the trainer's]",
+)
+def plan(
+    inputs: tuple[str, ...],
+    output: str,
+    as_json: bool,
+    no_probe: bool,
+    min_shard_tokens: str | None,
+    **options: Any,
+) -> int:
+    """Show what `prepare` with the same arguments would read, write, need and take.
+
+    Writes nothing. Tokens are exact where all sources have FineWeb's column token_count and the
+    tokenizer is gpt2; else they, and the time, are estimated from a probe of two seconds.
+    """
+    from tokenmill.config import parse_count
+    from tokenmill.encoders.arrays import use_stand_in
+
+    use_stand_in()  # this process is ours alone: the probe encodes as workers do
+    from tokenmill.estimate import make_estimate
     from tokenmill.options import make_options
     from tokenmill.pipeline import make_plan
+    from tokenmill.reporting import plan_dict, plan_lines
 
+    least = min_shard_tokens
     prepared = make_plan(list(inputs), output, make_options(options))
+    estimate = make_estimate(
+        prepared,
+        probe=not no_probe,
+        min_shard_tokens=None if least is None else parse_count(least, what="--min-shard-tokens"),
+    )
     if as_json:
-        _echo_json(_plan_dict(prepared))
+        _echo_json(plan_dict(prepared, estimate))
         return EXIT_OK
     click.echo(_plan_line(prepared))
-    for source in prepared.plan.sources:
-        rows = f"{source.rows} rows" if source.rows >= 0 else "rows known when read"
-        why = "its dictionaries change" if source.chained else source.compression and "compressed"
-        chain = f", one chain ({why}: one worker at a time)" if why else ""
-        click.echo(f"  {source.name}: {source.size / 1e6:.1f} MB, {rows}{chain}")
-    for skipped in prepared.found.skipped:
-        click.echo(f"  skipped {skipped.path}: {skipped.reason}")
-    click.echo(_output_line(prepared))
+    for line in plan_lines(prepared, estimate):
+        click.echo(line)
     return EXIT_OK
 
 
 @cli.command(
     context_settings=CONTEXT,
-    epilog=_examples("tokenmill verify out", "tokenmill verify out --json"),
+    epilog=_examples(
+        "tokenmill inspect out",
+        "tokenmill inspect out --document 17",
+        "tokenmill inspect out --split val --document 0 --full",
+        "tokenmill inspect out --token 1000000 --json",
+    ),
 )
 @click.argument("directory")
+@click.option("--document", type=int, metavar="N", help="Show this document, counted from 0.")
+@click.option("--token", type=int, metavar="N", help="Show the document that holds this token.")
+@click.option("--split", default="train", show_default=True, help="train or val.")
+@click.option("--full", is_flag=True, help="Show long documents to their end.")
 @click.option("--json", "as_json", is_flag=True, help="Result as JSON on stdout.")
-def verify(directory: str, as_json: bool) -> int:
-    """Compare every byte of a dataset with its manifest: exit 0, or 3 and what is wrong."""
+def inspect(
+    directory: str,
+    document: int | None,
+    token: int | None,
+    split: str,
+    full: bool,
+    as_json: bool,
+) -> int:
+    """Show what is in a dataset: settings, splits, document lengths, sources; or one document."""
+    import msgspec
+
+    from tokenmill.inspection import inspect as summarize
+    from tokenmill.inspection import inspect_document
+    from tokenmill.reporting import document_lines, summary_lines
+
+    if document is not None and token is not None:
+        raise click.UsageError("--document and --token: give one of them")
+    if document is None and token is None:
+        summary = summarize(directory)
+        lines, found = summary_lines(summary), msgspec.to_builtins(summary)
+    else:
+        view = inspect_document(directory, document=document, token=token, split=split)
+        lines = document_lines(view, full=full, color=sys.stdout.isatty())
+        found = msgspec.to_builtins(view)
+    if as_json:
+        _echo_json(found)
+    else:
+        if isinstance(sys.stdout, io.TextIOWrapper):  # any text may be shown, on any terminal
+            sys.stdout.reconfigure(errors="backslashreplace")
+        click.echo("\n".join(lines))
+    return EXIT_OK
+
+
+@cli.command(
+    context_settings=CONTEXT,
+    epilog=_examples(
+        "tokenmill verify out",
+        "tokenmill verify out --json",
+        "tokenmill verify out --deep",
+        "tokenmill verify out --deep --sample all --source-root /new/place/of/inputs",
+    ),
+)
+@click.argument("directory")
+@click.option("--deep", is_flag=True, help="Also read the sources and encode documents again.")
+@click.option(
+    "--sample",
+    metavar="N|all",
+    help="With --deep: so many documents, or all.  [default: what a minute allows]",
+)
+@click.option("--source-root", metavar="DIR", help="With --deep: where the inputs lie now.")
+@click.option("--json", "as_json", is_flag=True, help="Result as JSON on stdout.")
+def verify(
+    directory: str, deep: bool, sample: str | None, source_root: str | None, as_json: bool
+) -> int:
+    """Compare every byte of a dataset with its manifest: exit 0, or 3 and what is wrong.
+
+    With --deep also with its sources: documents are read again, encoded by the reference encoder,
+    and must be where they belong, token by token.
+    """
+    if deep:
+        return _verify_deep(directory, sample, source_root, as_json)
+    if sample is not None or source_root is not None:
+        raise click.UsageError("--sample and --source-root are for --deep")
     import msgspec
 
     from tokenmill.verification import verify as check
@@ -179,6 +275,20 @@ def verify(directory: str, as_json: bool) -> int:
     else:
         for problem in report.problems:
             click.echo(f"{click.style('bad', fg='red', bold=True)}: {problem}")
+    return 0 if report.ok else 3
+
+
+def _verify_deep(directory: str, sample: str | None, source_root: str | None, as_json: bool) -> int:
+    from tokenmill.deep import verify_deep
+    from tokenmill.reporting import deep_dict, deep_lines, deep_progress
+
+    report = verify_deep(
+        directory, sample=sample, source_root=source_root, on_progress=deep_progress()
+    )
+    if as_json:
+        _echo_json(deep_dict(report))
+    else:
+        click.echo("\n".join(deep_lines(report)))
     return 0 if report.ok else 3
 
 
@@ -204,31 +314,6 @@ def _plan_line(prepared: Prepared) -> str:
         f"val {settings.val}), {workers or 'no'} worker{'s' * (workers != 1)}, "
         f"{prepared.run.memory / 1e9:.1f} GB"
     )
-
-
-def _output_line(prepared: Prepared) -> str:
-    from tokenmill.formats import get_format
-
-    settings = prepared.plan.settings
-    fmt = get_format(settings.format)
-    names = [fmt.file_name(settings, split, 0) for split in ("val", "train")]
-    if settings.val.kind == "none":
-        names.pop(0)
-    each = f", a new one every {settings.shard_tokens:,} tokens" if settings.shard_tokens else ""
-    return f"  writes {', '.join(names)}{each}; manifest.json, run.json, index/"
-
-
-def _plan_dict(prepared: Prepared) -> dict[str, Any]:
-    import msgspec
-
-    return {
-        "plan": prepared.plan.to_dict(),
-        "fingerprint": prepared.plan.fingerprint,
-        "input_bytes": prepared.plan.input_bytes,
-        "rows": [source.rows for source in prepared.plan.sources],
-        "skipped": msgspec.to_builtins(prepared.found.skipped),
-        "run": msgspec.to_builtins(prepared.run),
-    }
 
 
 def _result_dict(result: Result) -> dict[str, Any]:

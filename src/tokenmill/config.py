@@ -137,6 +137,11 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
         return Reading(self.text_column, separator, self.may_cut)
 
     @property
+    def drops(self) -> bool:
+        """Whether documents are dropped for their length."""
+        return bool(self.drop_empty or self.min_tokens or self.max_tokens)
+
+    @property
     def limited(self) -> bool:
         return bool(self.limit_docs or self.limit_tokens)
 

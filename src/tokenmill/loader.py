@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import operator
 import os
 from collections.abc import Iterator, Mapping
@@ -120,32 +121,68 @@ class Documents:
     """Documents of a split in order, separator included; one cut by a border is there in part."""
 
     def __init__(self, dataset: Dataset, entry: SplitEntry, tokens: Tokens) -> None:
+        self._dataset = dataset
+        self._stream = entry.stream
         self._tokens = tokens
         self._length = entry.documents
         self._first_token = entry.first_token
+        self._runs: Array | None = None
         path = dataset.directory / "index" / f"{entry.stream}.ends"
         self._ends = np.memmap(path, dtype="<u8", mode="r")
-        self._first = int(np.searchsorted(self._ends, entry.first_token, side="right"))
+        self._first = self._ended_by(entry.first_token)
         if entry.first_token == 0:
             self._first = 0
 
     def __len__(self) -> int:
         return self._length
 
-    def span(self, index: int) -> tuple[int, int]:
-        """First token and end of a document, counted in its split."""
+    def _ended_by(self, token: int) -> int:
+        """Documents of the stream that end at or before its token `token`."""
+        # As uint64: with a plain int numpy would convert, and so read, the whole index.
+        return int(np.searchsorted(self._ends, np.uint64(token), side="right"))
+
+    def _position(self, index: int) -> int:
+        """A document's number in its stream."""
         position = operator.index(index)
         if position < 0:
             position += self._length
         if not 0 <= position < self._length:
             raise IndexError(f"document {index} of {self._length}")
-        position += self._first
+        return position + self._first
+
+    def whole_span(self, index: int) -> tuple[int, int]:
+        """First token and end of a document, counted in its split, also where it lies beyond.
+
+        A document cut by the border between val and train begins before its split or ends behind.
+        """
+        position = self._position(index)
         start = int(self._ends[position - 1]) if position else 0
-        end = int(self._ends[position])
-        return (
-            max(0, start - self._first_token),
-            min(len(self._tokens), end - self._first_token),
-        )
+        return start - self._first_token, int(self._ends[position]) - self._first_token
+
+    def span(self, index: int) -> tuple[int, int]:
+        """First token and end of a document, counted in its split."""
+        start, end = self.whole_span(index)
+        return max(0, start), min(len(self._tokens), end)
+
+    def at(self, token: int) -> int:
+        """The number of the document that holds a token of this split."""
+        position = operator.index(token)
+        if position < 0:
+            position += len(self._tokens)
+        if not 0 <= position < len(self._tokens):
+            raise IndexError(f"token {token} of {len(self._tokens)}")
+        return self._ended_by(position + self._first_token) - self._first
+
+    def source(self, index: int) -> tuple[str, int]:
+        """Name of the input file and row, counted from 0, that a document was made from."""
+        position = self._position(index)
+        if self._runs is None:
+            path = self._dataset.directory / "index" / f"{self._stream}.runs"
+            self._runs = np.memmap(path, dtype="<u8", mode="r").reshape(-1, 3)
+        runs = self._runs
+        at = bisect.bisect_right(range(len(runs)), position, key=lambda i: int(runs[i, 0])) - 1
+        first, source, row = runs[at].tolist()
+        return str(self._dataset.manifest.sources[source]["name"]), row + position - first
 
     def __getitem__(self, index: int) -> Array:
         start, end = self.span(index)

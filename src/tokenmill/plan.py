@@ -32,6 +32,11 @@ TEXT_WINDOW = 4 << 20
 BATCH_BYTES = 4 << 20
 
 
+def cut_rule() -> list[int]:
+    """Whatever decides how a source is cut: part of every plan."""
+    return [CUT_RULE, SEGMENT_BYTES, UNIT_BYTES, BATCH_BYTES, FEW_ROW_GROUPS, TEXT_WINDOW]
+
+
 class Segment(msgspec.Struct, frozen=True, array_like=True):
     """A piece of a source that one worker reads: row groups, record batches or bytes
     [start, stop).
@@ -68,14 +73,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def to_dict(self) -> dict[str, Any]:
         """What is bound to an output: nothing of this machine, this run or this moment."""
         return {
-            "cut_rule": [
-                CUT_RULE,
-                SEGMENT_BYTES,
-                UNIT_BYTES,
-                BATCH_BYTES,
-                FEW_ROW_GROUPS,
-                TEXT_WINDOW,
-            ],
+            "cut_rule": cut_rule(),
             "settings": settings_to_dict(self.settings),
             "sources": [source.identity() for source in self.sources],
         }

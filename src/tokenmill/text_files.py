@@ -26,9 +26,16 @@ from tokenmill.plan import BATCH_BYTES, TEXT_WINDOW, Segment
 from tokenmill.separators import BLOCK_BYTES, Separator
 from tokenmill.sources import Source
 from tokenmill.streams import open_stream
-from tokenmill.texts import I64, Texts, from_bytes, utf8_fault
+from tokenmill.text_batches import (
+    LONG_BYTES,
+    bad_batch,
+    fragments,
+    split_documents,
+    whole_documents,
+    whole_letters,
+)
+from tokenmill.texts import I64, Texts, utf8_fault
 
-LONG_BYTES = 2 * BATCH_BYTES  # a document longer than this is encoded in pieces
 KEPT_BYTES = 1 << 20  # of a long bad document
 
 
@@ -79,6 +86,13 @@ def documents_before(source: Source, segment: Segment, reading: Reading) -> int:
     with _Range(source, segment, reading, lambda: None) as text:
         assert text.separator is not None
         return text.separator.count(text.read, text.boundary(segment.start).position)
+
+
+def long_document(source: Source, segment: Segment, reading: Reading, position: int) -> bytes:
+    """All of a document of a plain file that is cut, by a place in it."""
+    with _Range(source, segment, reading, lambda: None) as text:
+        document = text.document_at(position)
+        return text.read(document.start, document.stop)
 
 
 # --- a byte range of a plain file ------------------------------------------------------------
@@ -218,13 +232,13 @@ class _Range:
         self, piece: bytes, position: int, row: int, fragment: Fragment
     ) -> Iterator[Batch]:
         """Pieces of a document that reaches out of this range, if all of it is good text."""
-        document = self._long_document(position)
+        document = self.document_at(position)
         if not document.fault:
             yield from fragments(piece, position, row, fragment, document.start)
         elif fragment.last:
-            yield _bad_batch(row, self._bad_row(document, row))
+            yield bad_batch(row, self._bad_row(document, row))
 
-    def _long_document(self, position: int) -> LongDocument:
+    def document_at(self, position: int) -> LongDocument:
         for known in self.known.long:
             if known.start <= position < known.stop:
                 return known
@@ -243,7 +257,7 @@ class _Range:
         while at < stop:
             data = self.read(at, min(stop, at + 4 * BLOCK_BYTES))
             if at + len(data) < stop:
-                data = data[: _whole_letters(data)]
+                data = data[: whole_letters(data)]
             fault = utf8_fault(data, at - start)
             if fault:
                 return fault
@@ -316,7 +330,7 @@ class _Stream:
         if self.begun:
             fault = self._faults()[start]
             if fault:
-                yield _bad_batch(self.row, self._bad_row(start, fault))
+                yield bad_batch(self.row, self._bad_row(start, fault))
             else:
                 cut = Fragment(False, True)
                 yield from fragments(text, self.base, self.row, cut, start)
@@ -397,7 +411,7 @@ class _Scanned:
         if len(self.kept) < KEPT_BYTES:
             self.kept += text[: KEPT_BYTES - len(self.kept)]
         data = self.tail + text
-        stop = _whole_letters(data)
+        stop = whole_letters(data)
         self.fault = self.fault or utf8_fault(data[:stop], self.length - len(self.tail))
         self.tail = data[stop:]
         self.length += len(text)
@@ -405,75 +419,3 @@ class _Scanned:
     def finish(self) -> tuple[int, str, bytes, int, str]:
         fault = self.fault or utf8_fault(self.tail, self.length - len(self.tail))
         return self.start, fault, self.kept, self.length, self.digest.hexdigest()
-
-
-# --- batches ---------------------------------------------------------------------------------
-
-
-def _whole_letters(data: bytes) -> int:
-    """How many bytes up to the last letter that is complete."""
-    for back in range(1, min(4, len(data)) + 1):
-        byte = data[-back]
-        if byte >= 0xC0:  # a lead byte: does its letter end here?
-            return len(data) if back >= 2 + (byte >= 0xE0) + (byte >= 0xF0) else len(data) - back
-        if byte < 0x80:
-            return len(data)
-    return len(data)
-
-
-def _bad_batch(row: int, bad: BadRow) -> Batch:
-    nothing = np.zeros(0, np.int64)
-    return Batch(from_bytes([]), nothing, nothing, [bad], row, 1, 0)
-
-
-def fragments(
-    piece: bytes, position: int, row: int, fragment: Fragment, document: int
-) -> Iterator[Batch]:
-    """A piece of a document in batches of about BATCH_BYTES, cut where that is exact."""
-    begin = 0
-    while True:
-        stop = -1
-        if len(piece) - begin > LONG_BYTES:
-            stop = next_cut(piece, begin + BATCH_BYTES, len(piece))
-        final = stop < 0
-        texts = from_bytes([piece[begin:] if final else piece[begin:stop]])
-        yield Batch(
-            texts,
-            np.array([row], np.int64),
-            np.array([document], np.int64),
-            [],
-            row,
-            int(final and fragment.last),
-            0,
-            Fragment(fragment.first and begin == 0, fragment.last and final),
-        )
-        if final:
-            return
-        begin = stop
-
-
-def split_documents(texts: Texts, row: int, positions: I64) -> Iterator[Batch]:
-    """Batches of about BATCH_BYTES; where one holds bad UTF-8, its documents one by one."""
-    start = 0
-    while start < texts.documents:
-        limit = int(texts.offsets[start]) + BATCH_BYTES
-        stop = max(start + 1, int(np.searchsorted(texts.offsets, limit, side="right")) - 1)
-        part = texts.slice(start, stop)
-        if utf8_fault(part.used()):
-            documents = [part.document(i) for i in range(part.documents)]
-            yield from whole_documents(documents, row + start, positions[start:stop])
-        else:
-            rows = np.arange(row + start, row + stop, dtype=np.int64)
-            yield Batch(part, rows, positions[start:stop], [], row + start, stop - start, 0)
-        start = stop
-
-
-def whole_documents(documents: list[bytes], row: int, positions: I64) -> Iterator[Batch]:
-    faults = [utf8_fault(document) for document in documents]
-    keep = np.array([not fault for fault in faults], bool)
-    bad = [BadRow(row + i, -1, fault, documents[i]) for i, fault in enumerate(faults) if fault]
-    good = from_bytes(
-        document for document, fault in zip(documents, faults, strict=True) if not fault
-    )
-    rows = np.arange(row, row + len(documents), dtype=np.int64)
-    yield Batch(good, rows[keep], positions[keep], bad, row, len(documents), 0)

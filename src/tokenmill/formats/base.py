@@ -21,4 +21,5 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     file_name: Callable[[PlanSettings, str, int], str]  # split, number from 0 within the split
     trainer_glob: Callable[[PlanSettings], tuple[str, ...]]  # what the trainer would pick up
     max_shard_tokens: Callable[[PlanSettings], int | None]
+    min_shard_tokens: int = 0  # a shorter file makes the trainer fail; 0: it does not
     load_lines: Callable[[PlanSettings, str, str], list[str]]  # folder, file: how to read it

@@ -56,5 +56,7 @@ LLMC = Format(
     file_name=_file_name,
     trainer_glob=lambda settings: (f"{settings.name}_train_*.bin", f"{settings.name}_val_*.bin"),
     max_shard_tokens=_max_shard_tokens,
+    # dataloader.h wants num_processes * B * T + 1 tokens in every shard; 0.5M is its usual batch.
+    min_shard_tokens=2**19 + 1,
     load_lines=_load_lines,
 )

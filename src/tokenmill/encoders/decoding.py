@@ -1,0 +1,153 @@
+"""The way back: from a dataset's settings to its encoding, and from ids to bytes and text.
+
+The single place that turns ids into something a person can read. A token is bytes, not text: a
+character of several bytes may be spread over tokens, so one token alone is shown with escapes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from tokenmill.config import PlanSettings
+from tokenmill.errors import UsageError, VerificationError
+from tokenmill.tokenizer import ENCODINGS, Encoding
+from tokenmill.vocabulary_files import (
+    find_encoding,
+    load_sentencepiece,
+    ranks_of,
+    read_vocabulary,
+)
+
+
+def encoding_of(settings: PlanSettings, run: dict[str, Any] | None = None) -> Encoding:
+    """The encoding a dataset was made with; `run` is its run.json, where there is one.
+
+    A bundled encoding is found by its name, a file where run.json says it lay. The vocabulary
+    must be the one the dataset names.
+    """
+    bundled = settings.tokenizer in ENCODINGS and not settings.pattern
+    where = settings.tokenizer if bundled else str((run or {}).get("tokenizer", ""))
+    try:
+        if not where:
+            raise UsageError("run.json does not say where it lay")
+        encoding = find_encoding(where, settings.pattern)
+    except UsageError as error:
+        raise UsageError(
+            f"the tokenizer of this dataset, {settings.tokenizer!r}, is not at hand: "
+            f"{error.message}",
+            hint="put the file back where it lay when the dataset was made",
+        ) from None
+    if encoding.sha256 != settings.tokenizer_sha256:
+        raise VerificationError(
+            f"the dataset was made with another vocabulary of the name {settings.tokenizer} "
+            f"(SHA-256 {settings.tokenizer_sha256[:16]}..., here {encoding.sha256[:16]}...)",
+            hint="put the file back that the dataset was made with; of a bundled one, use the "
+            "version of tokenmill that made it",
+        )
+    return encoding
+
+
+class Decoder:
+    """Ids to bytes and text. Special ids are shown as their strings."""
+
+    def __init__(self, tokens: dict[int, bytes], specials: dict[int, str]) -> None:
+        self._tokens = tokens
+        self._specials = specials
+
+    def is_special(self, token: int) -> bool:
+        return token in self._specials
+
+    def token_bytes(self, token: int) -> bytes:
+        """What a token stands for; nothing for an id that stands for nothing."""
+        special = self._specials.get(token)
+        return special.encode() if special is not None else self._tokens.get(token, b"")
+
+    def text(self, ids: Iterable[int]) -> str:
+        """The text of ids; bytes that are no UTF-8 (a character cut in two) as escapes."""
+        return b"".join(map(self.token_bytes, ids)).decode(errors="backslashreplace")
+
+    def shown(self, token: int) -> str:
+        """One token on one line: line ends and what cannot be printed as escapes."""
+        content = self.token_bytes(token)
+        if not content:
+            return f"<id {token}>"
+        return printable(content.decode(errors="backslashreplace"))
+
+
+_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    """Nothing that would move a terminal's cursor or change its colors; `keep` stays as it is."""
+    return "".join(
+        letter if letter.isprintable() or letter in keep else _escape(letter) for letter in text
+    )
+
+
+def _escape(letter: str) -> str:
+    return _ESCAPES.get(letter) or letter.encode("unicode_escape", "surrogatepass").decode()
+
+
+def open_decoder(encoding: Encoding, settings: PlanSettings | None = None) -> Decoder:
+    """A decoder for an encoding, from the same checked vocabulary that the encoders use.
+
+    `settings` may name special ids of which the vocabulary knows nothing.
+    """
+    specials = {token: text for text, token in encoding.special_tokens.items()}
+    for token in (settings.eot_id, settings.bos_id) if settings is not None else ():
+        if token >= 0:
+            specials.setdefault(token, f"<id {token}>")
+    tokens = {
+        "tiktoken": _tiktoken_bytes,
+        "tokenizer.json": _json_bytes,
+        "sentencepiece": _sentencepiece_bytes,
+    }[encoding.kind](encoding)
+    return Decoder(tokens, specials)
+
+
+def _tiktoken_bytes(encoding: Encoding) -> dict[int, bytes]:
+    return {rank: token for token, rank in ranks_of(encoding).items()}
+
+
+def _json_bytes(encoding: Encoding) -> dict[int, bytes]:
+    """Tokens of a tokenizer.json: as bytes in GPT-2's alphabet, or as SentencePiece writes them."""
+    parsed = json.loads(read_vocabulary(encoding))
+    vocabulary = parsed["model"]["vocab"]
+    if isinstance(vocabulary, list):  # Unigram: token and score, the place is the id
+        vocabulary = {entry[0]: number for number, entry in enumerate(vocabulary)}
+    rules = json.dumps([parsed.get("pre_tokenizer"), parsed.get("decoder")])
+    if '"ByteLevel"' in rules:
+        alphabet = _byte_alphabet()
+        tokens = {
+            int(number): b"".join(alphabet.get(letter, letter.encode()) for letter in token)
+            for token, number in vocabulary.items()
+        }
+    else:
+        tokens = {int(number): _piece_bytes(token) for token, number in vocabulary.items()}
+    added = parsed.get("added_tokens") or []
+    return tokens | {int(token["id"]): str(token["content"]).encode() for token in added}
+
+
+def _byte_alphabet() -> dict[str, bytes]:
+    """GPT-2's letters for bytes: printable ones stand for themselves, the others from U+0100 on."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in plain]
+    letters = {chr(byte): bytes([byte]) for byte in plain}
+    return letters | {chr(0x100 + i): bytes([byte]) for i, byte in enumerate(others)}
+
+
+def _piece_bytes(piece: str) -> bytes:
+    """A piece of SentencePiece: U+2581 is a space, <0x0A> a byte."""
+    if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
+        try:
+            return bytes([int(piece[3:5], 16)])
+        except ValueError:
+            pass
+    return piece.replace("\u2581", " ").encode()
+
+
+def _sentencepiece_bytes(encoding: Encoding) -> dict[int, bytes]:
+    model = load_sentencepiece(read_vocabulary(encoding), encoding.path)
+    return {number: _piece_bytes(model.id_to_piece(number)) for number in range(model.vocab_size())}

@@ -1,0 +1,83 @@
+"""Pieces of a text to batches: bad UTF-8 set aside, long documents in fragments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tokenmill.batch import BadRow, Batch, Fragment
+from tokenmill.encoders.cuts import next_cut
+from tokenmill.plan import BATCH_BYTES
+from tokenmill.texts import I64, Texts, from_bytes, utf8_fault
+
+LONG_BYTES = 2 * BATCH_BYTES  # a document longer than this is encoded in pieces
+
+
+def whole_letters(data: bytes) -> int:
+    """How many bytes up to the last letter that is complete."""
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if byte >= 0xC0:  # a lead byte: does its letter end here?
+            return len(data) if back >= 2 + (byte >= 0xE0) + (byte >= 0xF0) else len(data) - back
+        if byte < 0x80:
+            return len(data)
+    return len(data)
+
+
+def bad_batch(row: int, bad: BadRow) -> Batch:
+    nothing = np.zeros(0, np.int64)
+    return Batch(from_bytes([]), nothing, nothing, [bad], row, 1, 0)
+
+
+def fragments(
+    piece: bytes, position: int, row: int, fragment: Fragment, document: int
+) -> Iterator[Batch]:
+    """A piece of a document in batches of about BATCH_BYTES, cut where that is exact."""
+    begin = 0
+    while True:
+        stop = -1
+        if len(piece) - begin > LONG_BYTES:
+            stop = next_cut(piece, begin + BATCH_BYTES, len(piece))
+        final = stop < 0
+        texts = from_bytes([piece[begin:] if final else piece[begin:stop]])
+        yield Batch(
+            texts,
+            np.array([row], np.int64),
+            np.array([document], np.int64),
+            [],
+            row,
+            int(final and fragment.last),
+            0,
+            Fragment(fragment.first and begin == 0, fragment.last and final),
+        )
+        if final:
+            return
+        begin = stop
+
+
+def split_documents(texts: Texts, row: int, positions: I64) -> Iterator[Batch]:
+    """Batches of about BATCH_BYTES; where one holds bad UTF-8, its documents one by one."""
+    start = 0
+    while start < texts.documents:
+        limit = int(texts.offsets[start]) + BATCH_BYTES
+        stop = max(start + 1, int(np.searchsorted(texts.offsets, limit, side="right")) - 1)
+        part = texts.slice(start, stop)
+        if utf8_fault(part.used()):
+            documents = [part.document(i) for i in range(part.documents)]
+            yield from whole_documents(documents, row + start, positions[start:stop])
+        else:
+            rows = np.arange(row + start, row + stop, dtype=np.int64)
+            yield Batch(part, rows, positions[start:stop], [], row + start, stop - start, 0)
+        start = stop
+
+
+def whole_documents(documents: list[bytes], row: int, positions: I64) -> Iterator[Batch]:
+    faults = [utf8_fault(document) for document in documents]
+    keep = np.array([not fault for fault in faults], bool)
+    bad = [BadRow(row + i, -1, fault, documents[i]) for i, fault in enumerate(faults) if fault]
+    good = from_bytes(
+        document for document, fault in zip(documents, faults, strict=True) if not fault
+    )
+    rows = np.arange(row, row + len(documents), dtype=np.int64)
+    yield Batch(good, rows[keep], positions[keep], bad, row, len(documents), 0)

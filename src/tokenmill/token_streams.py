@@ -1,0 +1,215 @@
+"""A dataset as its streams: tokens, document ends and row runs, read piece by piece.
+
+What `verify --deep` looks things up in. Nothing is trusted: `faults` says where the index
+contradicts itself, and `border_faults` where splits and files do not begin where the rules of
+the plan put them.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill.config import PlanSettings
+from tokenmill.formats import get_format
+from tokenmill.manifest import Manifest, SplitEntry
+from tokenmill.pack import streams_of
+from tokenmill.texts import I64
+
+Array = npt.NDArray[Any]
+BLOCK = 1 << 20
+
+
+def open_streams(directory: Path, manifest: Manifest) -> list[Stream]:
+    """The streams in the order of `streams_of`: one, or train and val."""
+    settings = msgspec.convert(manifest.plan["settings"], PlanSettings)
+    names = [s[0] if len(s) == 1 else "all" for s in streams_of(settings.val)]
+    return [Stream(directory, manifest, settings, name) for name in names]
+
+
+class Stream:
+    def __init__(
+        self, directory: Path, manifest: Manifest, settings: PlanSettings, name: str
+    ) -> None:
+        self.name = name
+        self.directory = directory
+        self.settings = settings
+        self.sources = len(manifest.sources)
+        self.files = sorted(
+            (f for f in manifest.files if f.kind == "tokens" and f.stream == name),
+            key=lambda f: f.first_token,
+        )
+        self.starts = [f.first_token for f in self.files]
+        self.tokens = sum(f.tokens for f in self.files)
+        self.splits: list[SplitEntry] = [s for s in manifest.splits if s.stream == name]
+        self.dtype = np.dtype(settings.dtype).newbyteorder("<")
+        self.header_bytes = get_format(settings.format).header_bytes(settings)
+        present = {f.path for f in manifest.files}
+        self.ends = self._index("ends", present)
+        self.runs = self._index("runs", present).reshape(-1, 3)
+        self.documents = len(self.ends)
+
+    def _index(self, kind: str, present: set[str]) -> Array:
+        path = f"index/{self.name}.{kind}"  # a stream without a document has none
+        if path not in present:
+            return np.zeros(0, np.uint64)
+        return np.memmap(self.directory / path, dtype="<u8", mode="r")
+
+    # --- looking up --------------------------------------------------------------------------
+
+    def read(self, start: int, stop: int) -> Array:
+        """Tokens [start, stop). Opens files anew: of ten thousand shards none is kept open."""
+        pieces = [np.zeros(0, self.dtype)]
+        number = max(0, bisect.bisect_right(self.starts, start) - 1)
+        while start < stop and number < len(self.files):
+            file = self.files[number]
+            at = start - file.first_token
+            count = min(stop - start, file.tokens - at)
+            offset = self.header_bytes + at * self.dtype.itemsize
+            pieces.append(np.fromfile(self.directory / file.path, self.dtype, count, offset=offset))
+            start, number = start + count, number + 1
+        return pieces[1] if len(pieces) == 2 else np.concatenate(pieces)
+
+    def span(self, document: int) -> tuple[int, int]:
+        return int(self.ends[document - 1]) if document else 0, int(self.ends[document])
+
+    def place_of(self, document: int) -> tuple[int, int]:
+        """Source and row of a document."""
+        at = bisect.bisect_right(
+            range(len(self.runs)), document, key=lambda i: int(self.runs[i, 0])
+        )
+        first, source, row = self.runs[at - 1].tolist()
+        return source, row + document - first
+
+    def from_row(self, source: int, row: int) -> int:
+        """The first document that comes from this row of this source, or from a later one."""
+        runs = self.runs
+        at = bisect.bisect_right(
+            range(len(runs)), (source, row), key=lambda i: (int(runs[i, 1]), int(runs[i, 2]))
+        )
+        if at == 0:
+            return 0
+        first, its_source, its_row = runs[at - 1].tolist()
+        end = int(runs[at, 0]) if at < len(runs) else self.documents
+        return min(end, first + row - its_row) if its_source == source else end
+
+    def rows_of(self, start: int, stop: int) -> I64:
+        """Rows of documents [start, stop), which come from one source."""
+        if start >= stop:
+            return np.zeros(0, np.int64)
+        runs = self.runs
+        numbers = range(len(runs))
+        low = bisect.bisect_right(numbers, start, key=lambda i: int(runs[i, 0])) - 1
+        high = bisect.bisect_left(numbers, stop, key=lambda i: int(runs[i, 0]))
+        part = np.array(runs[low:high], np.int64)
+        firsts = np.maximum(part[:, 0], start)
+        lengths = np.diff(np.append(firsts, stop))
+        rows_ahead = part[:, 2] - part[:, 0]  # of the document's number, in each run
+        return np.arange(start, stop, dtype=np.int64) + np.repeat(rows_ahead, lengths)
+
+    def number_in_split(self, document: int, token: int) -> tuple[str, int, int]:
+        """As `inspect` counts: split, document in it, token in it, of a token of the stream."""
+        for split in reversed(self.splits):
+            if split.tokens and token >= split.first_token:
+                before = 0
+                if split.first_token:
+                    first = np.uint64(split.first_token)
+                    before = int(np.searchsorted(self.ends, first, side="right"))
+                return split.name, document - before, token - split.first_token
+        return self.splits[0].name, document, token
+
+    # --- contradictions ----------------------------------------------------------------------
+
+    def faults(self) -> Iterator[str]:
+        """Where ends and runs contradict themselves or the token files."""
+        before = 0
+        for block in range(0, self.documents, BLOCK):
+            ends = np.array(self.ends[block : block + BLOCK], np.int64)
+            wrong = np.flatnonzero(np.diff(ends, prepend=before) < 0)
+            if len(wrong):
+                yield f"index/{self.name}.ends: document {block + wrong[0]} ends before it begins"
+                return
+            before = int(ends[-1])
+        if before != self.tokens:
+            yield (
+                f"index/{self.name}.ends: documents end at token {before}, "
+                f"the files hold {self.tokens}"
+            )
+        yield from self._run_faults()
+
+    def _run_faults(self) -> Iterator[str]:
+        name = f"index/{self.name}.runs"
+        if (len(self.runs) == 0) != (self.documents == 0):
+            yield f"{name}: {len(self.runs)} runs for {self.documents} documents"
+            return
+        for block in range(0, len(self.runs), BLOCK):
+            runs = np.array(self.runs[block : block + BLOCK + 1], np.int64)
+            first, source, row = runs[:, 0], runs[:, 1], runs[:, 2]
+            lengths = np.diff(first)
+            later = np.diff(source) > 0
+            beyond = (np.diff(source) == 0) & (row[1:] >= row[:-1] + lengths)
+            if (block == 0 and first[0] != 0) or (lengths <= 0).any():
+                yield f"{name}: documents are not numbered in order"
+                return
+            if not (later | beyond).all():
+                at = block + int(np.flatnonzero(~(later | beyond))[0])
+                yield f"{name}: rows are not in order after run {at}"
+                return
+            if first[-1] >= self.documents or source.max() >= self.sources:
+                yield f"{name}: names a document or a source that is not there"
+                return
+
+    def border_faults(self) -> Iterator[str]:
+        """Where splits and files begin elsewhere than the plan's rules say."""
+        position = 0
+        for number, split in enumerate(self.splits):
+            if split.first_token != position:
+                yield f"split {split.name}: begins at token {split.first_token}, not {position}"
+            position = split.first_token + split.tokens
+            if number == 0 and len(self.splits) == 2 and position != self._val_end():
+                yield f"split val: ends at token {position}, by its rule at {self._val_end()}"
+            yield from self._file_faults(split)
+        if position != self.tokens:
+            yield f"stream {self.name}: splits end at token {position}, files at {self.tokens}"
+
+    def _val_end(self) -> int:
+        val, settings = self.settings.val, self.settings
+        if val.kind == "docs":
+            return int(self.ends[min(val.amount, self.documents) - 1]) if self.documents else 0
+        if val.kind == "tokens" or settings.cut == "document":
+            return self._start_from(val.amount if val.kind == "tokens" else settings.shard_tokens)
+        return min(settings.shard_tokens, self.tokens)
+
+    def _start_from(self, token: int) -> int:
+        """Where the first document begins that begins at `token` or later."""
+        at = int(np.searchsorted(self.ends, np.uint64(token), side="left"))
+        return int(self.ends[at]) if at < self.documents else self.tokens
+
+    def _file_faults(self, split: SplitEntry) -> Iterator[str]:
+        files = [f for f in self.files if f.split == split.name]
+        if sum(f.tokens for f in files) != split.tokens:
+            yield f"split {split.name}: its files do not hold its {split.tokens} tokens"
+        fmt, size = get_format(self.settings.format), self.settings.shard_tokens
+        expected = split.first_token
+        for number, file in enumerate(files):
+            if file.first_token != expected:
+                yield f"{file.path}: begins at token {file.first_token}, by its rule at {expected}"
+            if file.path != fmt.file_name(self.settings, split.name, number):
+                yield f"{file.path}: not the name of file {number} of {split.name}"
+            with open(self.directory / file.path, "rb") as stream:
+                header = stream.read(self.header_bytes)
+            if header != fmt.header(self.settings, file.tokens):
+                yield f"{file.path}: its header is not that of {file.tokens} tokens"
+            if not size:
+                expected = split.first_token + split.tokens
+            elif self.settings.cut == "exact":
+                expected = split.first_token + (number + 1) * size
+            else:  # the first document of the next shard that has one
+                shard = (file.first_token - split.first_token) // size + 1
+                expected = self._start_from(split.first_token + shard * size)
