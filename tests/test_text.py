@@ -413,21 +413,23 @@ def test_a_giant_bad_document_is_set_aside_whole(texts: list[str], tmp_path: Pat
 
 
 def test_small_things(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"")
-    (tmp_path / "b.txt").write_bytes(b"one\n\ntwo\n\n")
-    result = mill.prepare(tmp_path, tmp_path / "o", val="none", workers=0)
+    inputs = tmp_path / "in"
+    inputs.mkdir()
+    (inputs / "a.txt").write_bytes(b"")
+    (inputs / "b.txt").write_bytes(b"one\n\ntwo\n\n")
+    result = mill.prepare(inputs, tmp_path / "o", val="none", workers=0)
     assert result.manifest.counts["documents"] == 2
     assert result.manifest.counts["empty"] == 1
     result = mill.prepare(
-        [tmp_path / "a.txt", tmp_path / "b.txt"], tmp_path / "s", val="none", workers=0,
+        [inputs / "a.txt", inputs / "b.txt"], tmp_path / "s", val="none", workers=0,
         text_separator=r"\n\n",
     )  # fmt: skip
     assert [source["documents"] for source in result.manifest.sources] == [0, 2]
-    write_parquet(tmp_path / "c.parquet", ["x"])
+    write_parquet(inputs / "c.parquet", ["x"])
     with pytest.raises(InputError, match="beside other inputs"):
-        mill.prepare(tmp_path, tmp_path / "m")
+        mill.prepare(inputs, tmp_path / "m")
     with pytest.raises(UsageError, match="none of the inputs is a text file"):
-        mill.prepare(tmp_path / "c.parquet", tmp_path / "m", text_separator="x")
+        mill.prepare(inputs / "c.parquet", tmp_path / "m", text_separator="x")
 
 
 def test_separators_are_unescaped() -> None:

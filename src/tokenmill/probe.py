@@ -196,6 +196,8 @@ def _input_bytes(source: Source, segment: Segment, batch: Batch, cut: _Cut) -> f
         size = sum(s.size for s in cut.segments if s.start == segment.start)
         rows = sum(cut.group_rows[segment.start : segment.stop])
         return size * min(1.0, batch.row_count / max(1, rows))
+    if source.kind == "arrow":
+        return source.size * min(1.0, batch.row_count / max(1, source.rows))
     read = float(batch.texts.size)
     if len(batch.positions) > 1:  # from the first line to the last, and the last as an average
         read = int(batch.positions[-1] - batch.positions[0]) * len(batch.positions)
