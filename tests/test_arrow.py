@@ -16,6 +16,7 @@ from conftest import token_bytes, write_arrow, write_jsonl, write_parquet
 from test_documents import read
 
 import tokenmill
+from tokenmill.config import Reading
 from tokenmill.documents import read_segment
 from tokenmill.errors import BadRowError, InputError
 from tokenmill.plan import cut_record_batches, segments_of
@@ -80,7 +81,7 @@ def test_a_large_file_is_cut_into_runs_of_record_batches(texts: list[str], tmp_p
     for form in FORMS:
         path = write_arrow(tmp_path / f"{form}.arrow", many, rows=100, form=form)
         source = find_sources([path], "text").sources[0]
-        segments = list(segments_of(source, "text"))
+        segments = list(segments_of(source, Reading("text")))
         assert len(segments) > 2
         assert [s.start for s in segments[1:]] == [s.stop for s in segments[:-1]]
         assert read(path) == (many, [])
@@ -104,7 +105,7 @@ def test_record_batches_are_cut_by_constants_alone() -> None:
 def test_one_giant_record_batch_is_work_for_all_workers(texts: list[str], tmp_path: Path) -> None:
     many = texts * 25
     path = write_arrow(tmp_path / "x.arrow", many, rows=1 << 20)
-    assert len(list(segments_of(find_sources([path], "text").sources[0], "text"))) > 1
+    assert len(list(segments_of(find_sources([path], "text").sources[0], Reading("text")))) > 1
     result = tokenmill.prepare(path, tmp_path / "o", val=0.01, workers=2)
     assert result.run["units_encoded"] > 2
     assert token_bytes(tmp_path / "o") == reference.nanogpt([path], fraction=0.01)
@@ -127,8 +128,8 @@ def test_a_row_in_each_record_batch_is_no_batch_for_each_row(tmp_path: Path) -> 
     for kind in (None, pyarrow.string_view()):
         path = write_arrow(tmp_path / "x.arrow", texts, rows=1, kind=kind)
         source = find_sources([path], "text").sources[0]
-        (segment,) = segments_of(source, "text")
-        (batch,) = read_segment(source, segment, "text")
+        (segment,) = segments_of(source, Reading("text"))
+        (batch,) = read_segment(source, segment, Reading("text"))
         assert batch.texts.documents == 500
         assert batch.rows.tolist() == list(range(500))
 
@@ -180,7 +181,7 @@ def test_a_large_record_batch_is_read_in_windows(
     assert good == [t.decode() for i, t in enumerate(texts) if t is not None and i != 50]
     assert [row for row, _ in bad] == [0, 7, 8, 9, 33, 50, 99]
     source = find_sources([path], "text").sources[0]
-    parts = len(list(segments_of(source, "text")))
+    parts = len(list(segments_of(source, Reading("text"))))
     assert (parts > 3) == (kind in KINDS[:4])
 
 
@@ -227,9 +228,9 @@ def test_a_dictionary_or_views_of_one_long_text_are_decoded_in_small_batches(
     for name in ("d.arrow", "v.arrow"):
         source = find_sources([tmp_path / name], "text").sources[0]
         assert source.size < 300_000
-        (segment,) = segments_of(source, "text")
+        (segment,) = segments_of(source, Reading("text"))
         rows = 0
-        for batch in read_segment(source, segment, "text"):
+        for batch in read_segment(source, segment, Reading("text")):
             rows += batch.row_count
             assert batch.texts.data.nbytes < 100 << 20
             if rows > 1000:
@@ -301,6 +302,7 @@ READ_DAMAGED = """
 import faulthandler, os, random, resource, sys
 from pathlib import Path
 faulthandler.enable()
+from tokenmill.config import Reading
 from tokenmill.documents import read_segment
 from tokenmill.errors import InputError, SourceError
 from tokenmill.plan import segments_of
@@ -338,8 +340,8 @@ for seed in range(int(sys.argv[3]), int(sys.argv[4])):
     print(seed, file=sys.stderr, flush=True)
     try:
         source = find_sources([path], name).sources[0]
-        for segment in segments_of(source, name):
-            for batch in read_segment(source, segment, name):
+        for segment in segments_of(source, Reading(name)):
+            for batch in read_segment(source, segment, Reading(name)):
                 assert batch.row_count == batch.texts.documents + len(batch.bad)
                 for i in range(batch.texts.documents):
                     batch.texts.document(i).decode()

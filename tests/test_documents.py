@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import tokenmill
 from tokenmill import documents
+from tokenmill.config import Reading
 from tokenmill.documents import line_blocks, read_segment
 from tokenmill.errors import BadRowError, InputError, SourceError, TokenmillError
 from tokenmill.plan import cut_bytes, cut_row_groups, segments_of
@@ -30,8 +31,8 @@ def read(path: Path, column: str = "text") -> tuple[list[str], list[tuple[int, s
     """All texts and all bad rows (row in its segment, reason) of a file."""
     source = find_sources([path], column).sources[0]
     texts, bad = [], []
-    for segment in segments_of(source, column):
-        for batch in read_segment(source, segment, column):
+    for segment in segments_of(source, Reading(column)):
+        for batch in read_segment(source, segment, Reading(column)):
             assert batch.row_count == batch.texts.documents + len(batch.bad)
             texts += [batch.texts.document(i).decode() for i in range(batch.texts.documents)]
             bad += [(b.row, b.reason) for b in batch.bad]
@@ -160,8 +161,8 @@ def test_a_dictionary_of_long_rows_is_decoded_in_small_batches(tmp_path: Path) -
     assert (tmp_path / "d.parquet").stat().st_size < 100_000
     source = find_sources([tmp_path / "d.parquet"], "text").sources[0]
     rows = 0
-    for segment in segments_of(source, "text"):
-        for batch in read_segment(source, segment, "text"):
+    for segment in segments_of(source, Reading("text")):
+        for batch in read_segment(source, segment, Reading("text")):
             rows += batch.row_count
             # What a batch is a slice of was decoded at once.
             assert batch.texts.data.nbytes < 100 << 20

@@ -21,6 +21,7 @@ from conftest import dataset_bytes, write_jsonl, write_parquet
 from test_resume import descendants, gone, start, workers_of
 
 import tokenmill
+from tokenmill.config import Reading
 from tokenmill.engines import local
 from tokenmill.engines.observer import Observer
 from tokenmill.engines.unit import UnitWorker
@@ -312,7 +313,7 @@ def test_a_reader_that_skips_or_reads_a_giant_line_gives_signs_of_life(tmp_path:
 
     def signs_before_first_batch(source: object, segment: Segment) -> int:
         signs.clear()
-        next(read_segment(source, segment, "text", None, lambda: signs.append(1)), None)  # type: ignore[arg-type]
+        next(read_segment(source, segment, Reading("text"), None, lambda: signs.append(1)), None)  # type: ignore[arg-type]
         return len(signs)
 
     size = giant.stat().st_size
