@@ -14,6 +14,7 @@ from tokenmill.cli_options import plan_options
 from tokenmill.errors import EXIT_OK, EXIT_QUARANTINED, Interrupted, TokenmillError
 
 if TYPE_CHECKING:
+    from tokenmill.config import PlanSettings
     from tokenmill.pipeline import Prepared, Result
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -335,6 +336,23 @@ def _result_dict(result: Result) -> dict[str, Any]:
     }
 
 
+def _left_out(settings: PlanSettings, counts: dict[str, int]) -> list[str]:
+    """Documents that are not there because the plan says so."""
+    lines = []
+    if counts["too_short"]:
+        lines.append(f"  dropped: {counts['too_short']:,} documents under --min-tokens")
+    if counts["too_long"]:
+        lines.append(f"  dropped: {counts['too_long']:,} documents over --max-tokens")
+    limits = []
+    if settings.limit_docs:
+        limits.append(f"the first {settings.limit_docs:,} documents")
+    if settings.limit_tokens:
+        limits.append(f"documents that begin before token {settings.limit_tokens:,}")
+    if limits:
+        lines.append(f"  trial: limited to {' and '.join(limits)}")
+    return lines
+
+
 def _echo_summary(result: Result) -> None:
     import msgspec
 
@@ -358,7 +376,9 @@ def _echo_summary(result: Result) -> None:
         f"{counts['dropped']:,} dropped + {counts['quarantined']:,} quarantined"
         + (f" ({counts['empty']:,} empty)" if counts["empty"] else "")
     )
-    if settings.dtype != "uint16":
+    for line in _left_out(settings, counts):
+        click.echo(line)
+    if settings.vocab_size > 1 << 16:
         click.echo(f"  dtype: {settings.dtype}, since {settings.tokenizer} does not fit uint16")
     encoder = result.run.get("encoder", {})
     if encoder.get("checked_documents"):

@@ -158,7 +158,10 @@ def rows_within(
         inside[:1] = True
     count = int(np.count_nonzero(inside))
     if count == len(rows):
-        return None
+        enough = 0 < settings.limit_docs <= documents_before + count
+        enough |= 0 < settings.limit_tokens <= tokens_before + int(lengths.sum())
+        if not enough or any(p.open for p in packed):
+            return None  # else rows behind the last document, bad ones say, are out too
     return int(rows[count - 1]) + 1 if count else 0
 
 

@@ -33,6 +33,7 @@ class Origin(msgspec.Struct, frozen=True):
     segment: Segment
     aside: Aside
     first_row: int  # of the unit, as its segment counts
+    first_line: int = 0
 
 
 class EncodedUnit:

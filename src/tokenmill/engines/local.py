@@ -58,7 +58,7 @@ from tokenmill.engines.processes import (
     worker_main,
 )
 from tokenmill.engines.unit import Job
-from tokenmill.errors import TokenmillError, UsageError, WorkerError, from_wire
+from tokenmill.errors import UsageError, WorkerError, from_wire
 from tokenmill.plan import Plan
 from tokenmill.storage import remove_file
 
@@ -202,11 +202,12 @@ class LocalEngine:
                 worker.ready = True
                 self.failed_starts = 0
             case Failed():
-                self._failed(worker, from_wire(message.error))
+                self._failed(worker, message)
 
-    def _failed(self, worker: Worker, error: TokenmillError) -> None:
+    def _failed(self, worker: Worker, message: Failed) -> None:
         """At once; but under a limit only when the work gets there: it may end before."""
-        if not self.plan.settings.limited or worker.job is None:
+        error = from_wire(message.error)
+        if not self.plan.settings.limited or worker.job is None or message.placing:
             raise error
         worker.job.failure, worker.job = error, None
 

@@ -73,6 +73,7 @@ class Probed(_Message, frozen=True):
 
 class Failed(_Message, frozen=True):
     error: list[str]
+    placing: bool = False  # while a unit was written, not while a segment was encoded
 
 
 ToWorker = Work | Probe | Place | Stop

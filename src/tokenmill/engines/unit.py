@@ -218,6 +218,11 @@ class UnitWorker:
     def place(self, encoded: EncodedUnit, before: State) -> UnitRecord:
         """Write a unit's pieces where `before` says; returns the record for the journal."""
         encoded = self._within_limits(encoded, before)
+        if encoded.bad and self.job.on_bad_row == "stop":  # not before: a limit might spare it
+            origin, bad = encoded.origin, encoded.bad[0]
+            line = bad.line + origin.first_line if bad.line >= 0 else -1
+            where = bad._replace(row=bad.row + origin.first_row, line=line)
+            raise bad_row_error(origin.source, origin.segment, where, self.settings.reading)
         pieces: list[PieceRecord] = []
         streams = []
         for rule, name, state, packed in zip(
@@ -279,6 +284,8 @@ class UnitWorker:
         rows = rows_within(encoded.packed(), documents, tokens, self.settings)
         if rows is None:
             return encoded
+        if rows == encoded.summary.counts.rows and not any(p.open for p in encoded.packed()):
+            return encoded
         origin, part = encoded.origin, encoded.summary.unit.part
         again = self.encode_segment(
             origin.source,
@@ -337,9 +344,9 @@ class _Building:
         self.lines += batch.line_count
         if not encode:
             return
-        if batch.bad and self.worker.job.on_bad_row == "stop":
-            reading = self.worker.settings.reading
-            raise bad_row_error(self.source, self.segment, batch.bad[0], reading)
+        settings = self.worker.settings
+        if batch.bad and self.worker.job.on_bad_row == "stop" and not settings.limited:
+            raise bad_row_error(self.source, self.segment, batch.bad[0], settings.reading)
         # Rows from here on count from the unit's first row, lines likewise.
         self.bad += [
             bad.cut(QUARANTINE_BYTES)._replace(
@@ -369,7 +376,7 @@ class _Building:
             UnitSummary(unit, last, self.rows_before, self.lines, self.counts, streams),
             packed,
             self.bad,
-            Origin(self.source, self.segment, self.aside, max(0, self.first_row)),
+            Origin(self.source, self.segment, self.aside, max(0, self.first_row), self.first_line),
         )
 
 

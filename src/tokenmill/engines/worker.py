@@ -93,7 +93,7 @@ class _Loop:
                 if self._guarded(self._probe, message):
                     self._send(Probed())
             case Place():
-                self._guarded(self._place, message)
+                self._guarded(self._place, message, placing=True)
             case _:
                 raise _Stopped
 
@@ -136,21 +136,21 @@ class _Loop:
     def _send(self, message: messages.FromWorker) -> None:
         self.connection.send_bytes(messages.encode(message))
 
-    def _guarded(self, action: Any, *args: Any) -> bool:
+    def _guarded(self, action: Any, *args: Any, placing: bool = False) -> bool:
         """Run a step; whatever goes wrong in it reaches the coordinator as plain text."""
         try:
             action(*args)
         except (_Stopped, EOFError, BrokenPipeError, ConnectionResetError):
             raise
         except TokenmillError as error:
-            self._send(Failed(error.to_wire()))
+            self._send(Failed(error.to_wire(), placing))
             return False
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic in native code is no Exception
             detail = "".join(traceback.format_exception(error)[-3:]).strip()
             message = f"in a worker: {type(error).__name__}: {error}\n{detail}"
-            self._send(Failed(["TokenmillError", message, "this is a bug of tokenmill"]))
+            self._send(Failed(["TokenmillError", message, "this is a bug of tokenmill"], placing))
             return False
         return True
 
