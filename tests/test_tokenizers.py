@@ -384,7 +384,6 @@ def test_a_sentencepiece_model_gives_the_ids_of_its_library(
     mixed = [*texts[:100], *(f"{t[:40]}<s>[INST]</s>{t[:20]}" for t in texts[:20])]
     source = write_parquet(tmp_path / "a.parquet", mixed)
     result = mill.prepare(source, tmp_path / "o", tokenizer=str(path), val="none", bos_token="auto")
-    assert result.run["encoder"]["checked_documents"] > 0
     expected = [i for text in mixed for i in [1, *library_ids(path, text), 2]]
     assert np.fromfile(tmp_path / "o" / "train.bin", np.uint16).tolist() == expected
     assert result.manifest.counts["special_strings"] >= 60

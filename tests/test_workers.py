@@ -113,9 +113,9 @@ def test_a_second_death_while_a_unit_is_read_ends_the_run_with_file_unit_and_cau
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No batch is under way, so no row can be looked for (those of test_bisect.py can)."""
-    from tokenmill import documents
+    from tokenmill import columns
 
-    right = documents._arrow_batch
+    right = columns._arrow_batch
 
     def read(column: object, first_row: int) -> object:
         if first_row >= 2250:
@@ -124,7 +124,7 @@ def test_a_second_death_while_a_unit_is_read_ends_the_run_with_file_unit_and_cau
 
     monkeypatch.setenv("TOKENMILL_STUCK_SECONDS", "1.5")
     with monkeypatch.context() as patch:
-        patch.setattr(documents, "_arrow_batch", read)
+        patch.setattr(columns, "_arrow_batch", read)
         with pytest.raises(WorkerError) as ended:
             tokenmill.prepare(marked, tmp_path / "o", workers=2, start_method="fork")
     message = ended.value.message

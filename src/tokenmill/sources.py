@@ -87,11 +87,12 @@ def find_sources(
         raise InputError("no inputs given", hint="name files, directories or globs")
     skipped: list[Skipped] = []
     paths: list[str] = []
+    folders: dict[str, list[str]] = {}
     for argument in inputs:
         found = expand(os.fspath(argument), skipped)
-        if os.path.isdir(argument):
-            _refuse_mixture(os.fspath(argument), found)
         paths.extend(found)
+        if os.path.isdir(argument):
+            folders[os.fspath(argument)] = found
     if exclude is not None:
         inside = os.path.join(os.path.realpath(exclude), "")
         ours = {path for path in paths if os.path.realpath(path).startswith(inside)}
@@ -99,6 +100,9 @@ def find_sources(
         paths = [path for path in paths if path not in ours]
         if not paths:
             raise InputError("the only inputs are in the output folder")
+    taken = set(paths)
+    for folder, found in folders.items():
+        _refuse_mixture(folder, [path for path in found if path in taken])
     refuse_twice(paths)
     root = os.path.commonpath([os.path.dirname(path) for path in paths])
     with ThreadPoolExecutor(max_workers=4) as pool:
