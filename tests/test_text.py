@@ -450,3 +450,27 @@ def test_a_sentencepiece_document_stays_whole(tmp_path: Path) -> None:
     assert [batch.texts.documents for batch in batches] == [1]
     assert batches[0].fragment is None
     assert batches[0].texts.size == 500
+
+
+def test_a_long_row_of_any_input_is_encoded_in_pieces(texts: list[str], tmp_path: Path) -> None:
+    """Several units from one row: memory for a piece, not for all its ids."""
+    long = novel(texts, 20_000_000)
+    rows = ["a", "b", long, "c", novel(texts[5:], 9_000_000), "d"]
+    inputs = [
+        write_parquet(tmp_path / "a.parquet", rows),
+        write_jsonl(tmp_path / "b.jsonl", rows),
+        write_jsonl(tmp_path / "c.jsonl.gz", rows[:4]),
+    ]
+    whole = mill.prepare(inputs, tmp_path / "o", val="docs:2", workers=2)
+    assert whole.run["units_encoded"] > 5
+    codec = reference.encoding("gpt2")
+    ids = {row: [*codec.encode_ordinary(row), 50256] for row in rows}
+    expected = [ids[row] for path in (rows, rows, rows[:4]) for row in path]
+    dataset = mill.open_dataset(tmp_path / "o")
+    found = [*dataset["val"].documents, *dataset["train"].documents]
+    assert [document.tolist() for document in found] == expected
+    assert dataset["train"].documents.source(0) == ("a.parquet", 2)
+    assert dataset["train"].documents.source(4) == ("b.jsonl", 0)
+    report = mill.verify_deep(tmp_path / "o", sample="all")
+    assert report.ok, report.problems
+    assert report.complete

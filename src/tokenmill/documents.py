@@ -34,6 +34,7 @@ from tokenmill.fields import column_path, field_of, row_fault, text_decoder
 from tokenmill.plan import BATCH_BYTES, SEGMENT_BYTES, Segment, large_text, text_sizes
 from tokenmill.sources import BOM, Source, arrow_schema, open_parquet
 from tokenmill.streams import open_stream
+from tokenmill.text_batches import in_fragments
 from tokenmill.text_files import read_text
 from tokenmill.texts import from_bytes
 
@@ -47,9 +48,17 @@ def read_segment(
     reading: Reading,
     aside: Aside | None = None,
     alive: Alive = nobody_watches,
+    *,
+    whole: bool = False,
 ) -> Iterator[Batch]:
-    """The documents of a segment, in order; those of the rows in `aside` among the bad rows."""
-    return _with_aside(_read(source, segment, reading, aside or {}, alive), source, aside)
+    """The documents of a segment, in order; those of the rows in `aside` among the bad rows.
+
+    Long ones come in pieces where that is exact; with `whole`, only those of text files.
+    """
+    batches = _with_aside(_read(source, segment, reading, aside or {}, alive), source, aside)
+    if whole or not reading.may_cut or source.kind == "text":
+        return batches
+    return (part for batch in batches for part in in_fragments(batch))
 
 
 def _read(

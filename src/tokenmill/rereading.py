@@ -29,7 +29,7 @@ def read_again(
 
 def _whole(source: Source, segment: Segment, settings: PlanSettings) -> Iterator[Batch]:
     pieces: list[bytes] | None = None  # of a document whose beginning was read here
-    for batch in read_segment(source, segment, settings.reading):
+    for batch in read_segment(source, segment, settings.reading, whole=True):
         if batch.fragment is None:
             yield batch
             continue

@@ -30,6 +30,36 @@ def bad_batch(row: int, bad: BadRow) -> Batch:
     return Batch(from_bytes([]), nothing, nothing, [bad], row, 1, 0)
 
 
+def in_fragments(batch: Batch) -> Iterator[Batch]:
+    """A batch, its long documents in pieces: what holds the ids of one need not hold all of them.
+
+    Only where all rows are good, which a batch with so much text almost always is.
+    """
+    long = np.flatnonzero(batch.texts.lengths > LONG_BYTES).tolist()
+    if not long or batch.bad or batch.fragment is not None:
+        yield batch
+        return
+    done, lines = 0, batch.line_count
+    for index in [*long, batch.texts.documents]:
+        if index > done:
+            yield batch._replace(
+                texts=batch.texts.slice(done, index),
+                rows=batch.rows[done:index],
+                positions=batch.positions[done:index],
+                first_row=int(batch.rows[done]),
+                row_count=index - done,
+                line_count=lines,
+            )
+            lines = 0
+        if index < batch.texts.documents:
+            piece = batch.texts.document(index)
+            row, position = int(batch.rows[index]), int(batch.positions[index])
+            for part in fragments(piece, position, row, Fragment(True, True), position):
+                yield part._replace(line_count=lines)
+                lines = 0
+        done = index + 1
+
+
 def fragments(
     piece: bytes, position: int, row: int, fragment: Fragment, document: int
 ) -> Iterator[Batch]:

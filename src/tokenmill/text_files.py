@@ -37,6 +37,7 @@ from tokenmill.text_batches import (
 from tokenmill.texts import I64, Texts, utf8_fault
 
 KEPT_BYTES = 1 << 20  # of a long bad document
+SCAN_BYTES = 1 << 20  # small enough to stay in the cache between reading and checking
 
 
 class Boundary(NamedTuple):
@@ -255,7 +256,7 @@ class _Range:
     def _fault(self, start: int, stop: int) -> str:
         at = start
         while at < stop:
-            data = self.read(at, min(stop, at + 4 * BLOCK_BYTES))
+            data = self.read(at, min(stop, at + SCAN_BYTES))
             if at + len(data) < stop:
                 data = data[: whole_letters(data)]
             fault = utf8_fault(data, at - start)

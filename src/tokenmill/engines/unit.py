@@ -145,7 +145,7 @@ class UnitWorker:
         reading = Doing("read", part)
         progress(reading)
         for batch in read_segment(
-            source, segment, self.settings.reading, aside, lambda: progress(reading)
+            source, segment, self.settings.reading, aside, lambda: progress(reading), whole=True
         ):
             yield batch
             progress(reading)
@@ -196,8 +196,8 @@ class UnitWorker:
         begin = int(document_hash(CHECK_SEED, source.number, batch.positions[:1])[0] % count)
         for index in itertools.chain(range(begin, count), range(begin)):
             if 0 < lengths[index] <= BATCH_BYTES:
-                self.encoder.check(batch.texts, ids, offsets, index)
-                self._credit -= int(lengths[index])
+                checked = self.encoder.check(batch.texts, ids, offsets, index, 4 * CHECK_BYTES)
+                self._credit -= checked
             if self._credit <= 0:
                 break
 
@@ -381,7 +381,8 @@ class _Building:
 
 
 def _doing(step: Literal["read", "encode"], part: int, batch: Batch) -> Doing:
-    return Doing(step, part, batch.first_row, batch.row_count, batch.size)
+    rows = 1 if batch.fragment is not None else batch.row_count
+    return Doing(step, part, batch.first_row, rows, batch.size)
 
 
 def _relative(line: int, first: int) -> int:
