@@ -3,7 +3,7 @@
 Every contender is a process of its own, timed from its start to its end, imports included,
 because that is what a user waits for. See README.md in this folder for what is compared.
 
-    python benchmarks/run.py [--corpus DIR_OR_FILES ...] [--only english|all|scaling]
+    python benchmarks/run.py [--corpus DIR_OR_FILES ...] [--only english|all|scaling|text]
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ ENGLISH_BYTES = 140 * MB
 LEAST_BYTES = 140 * MB  # of text; a real corpus brings more than the bundled sample
 SCALE_BYTES = 40 * MB
 SCALES = (1, 4, 16)
+TEXT_BYTES = 300 * MB
 SHARD_NAME = "fineweb"
 LLMC_HEADER_BYTES = 1024
 SAMPLE_SECONDS = 0.1
@@ -100,6 +101,16 @@ def tokenmill(output: str) -> Contender:
     return Contender(f"tokenmill-{output}", output, command)
 
 
+def tokenmill_text(workers: int) -> Contender:
+    """tokenmill on one text file, by so many workers."""
+
+    def command(options: Options, inputs: list[str], out: str) -> list[str]:
+        head = [sys.executable, "-m", "tokenmill", "prepare", *inputs, "-o", out, "--overwrite"]
+        return [*head, "--workers", str(workers), "--val", "none"]
+
+    return Contender(f"tokenmill-{workers}-workers", "text", command)
+
+
 def peer(name: str, script: str, output: str, *extra: str, slow: bool = False) -> Contender:
     """A script of `peers/`."""
 
@@ -127,12 +138,15 @@ CONTENDERS = {
         peer("gigatoken-own", "gigatoken_by_hand.py", "nanogpt", "--reader", "own"),
         peer("llm.c", "llmc_fineweb.py", "llmc", slow=True),
         peer("nanoGPT", "nanogpt_prepare.py", "nanogpt", slow=True),
+        tokenmill_text(1),
+        tokenmill_text(2),
     )
 }
 DEFAULT_CONTENDERS = {
-    "english": list(CONTENDERS),
+    "english": [name for name, contender in CONTENDERS.items() if contender.output != "text"],
     "all": ["tokenmill-nanogpt", "gigatoken-arrow", "gigatoken-own"],
     "scaling": ["tokenmill-nanogpt"],
+    "text": ["tokenmill-1-workers", "tokenmill-2-workers"],
 }
 
 
@@ -227,7 +241,17 @@ def make_scaling(corpus: list[Path], work: Path) -> list[Workload]:
     return [Workload(f"{scale}x", files[:scale], size * scale) for scale in SCALES]
 
 
-MAKERS = {"english": make_english, "all": make_all, "scaling": make_scaling}
+def make_text(corpus: list[Path], work: Path) -> list[Workload]:
+    """One text file, one document: all English end to end, 300 MB of it."""
+    table = resize(english_table(corpus), TEXT_BYTES)
+    path = work / "text" / "english.txt"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = "\n\n".join(text for text in table["text"].to_pylist() if text).encode()
+    path.write_bytes(content)
+    return [Workload("text", [path], len(content))]
+
+
+MAKERS = {"english": make_english, "all": make_all, "scaling": make_scaling, "text": make_text}
 
 
 def warm(files: Iterable[Path]) -> None:
@@ -264,7 +288,10 @@ def measure(workload: Workload, contender: Contender, options: Options, sample: 
         run.tokens = sum((path.stat().st_size - header) // 2 for path in files)
         if contender.output == "llmc":
             run.digests = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
-        if not contender.name.startswith("tokenmill"):
+        if contender.name.startswith("tokenmill"):
+            record = json.loads((out / "run.json").read_text())
+            run.report = {key: record[key] for key in ("seconds_milling", "seconds_starting")}
+        else:
             run.report = json.loads(last_line(options.work / "stdout"))
     shutil.rmtree(out, ignore_errors=True)
     return run
@@ -339,6 +366,21 @@ def same_bytes(runs: list[Run], workload: str) -> list[str]:
     return [f"{workload}: {name} is not the same in tokenmill's and llm.c's" for name in differ]
 
 
+def print_workers(runs: list[Run]) -> None:
+    """How many times as fast two workers are as one: the whole command, and what they do."""
+    one, two = (good(runs, "text", f"tokenmill-{n}-workers") for n in (1, 2))
+    if one and two:
+        work = [
+            min(run.report["seconds_milling"] - run.report["seconds_starting"] for run in side)
+            for side in (one, two)
+        ]
+        print(
+            f"text: 2 workers are {one[0].seconds / two[0].seconds:.2f} times as fast as 1 "
+            f"({one[0].seconds:.2f} s, {two[0].seconds:.2f} s); after the start of the workers "
+            f"{work[0] / work[1]:.2f} times ({work[0]:.2f} s, {work[1]:.2f} s)"
+        )
+
+
 def report(workloads: list[Workload], contenders: list[Contender], runs: list[Run]) -> list[str]:
     """Print the table; return what a reader must know before trusting it."""
     print()
@@ -348,6 +390,7 @@ def report(workloads: list[Workload], contenders: list[Contender], runs: list[Ru
     print()
     print_table([row(w, c, runs) for w in workloads for c in contenders])
     print()
+    print_workers(runs)
     problems = [f"{run.workload} {run.contender}: {run.error}" for run in runs if run.error]
     for workload in workloads:
         counts = {run.tokens for run in runs if run.workload == workload.name and not run.error}
@@ -373,7 +416,7 @@ def parse_arguments() -> argparse.Namespace:
     """The options, explained."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--corpus", nargs="+", type=Path, default=[SAMPLE], metavar="PATH")
-    parser.add_argument("--only", choices=list(MAKERS), help="one of the three; default: all three")
+    parser.add_argument("--only", choices=list(MAKERS), help="one of them; default: all")
     parser.add_argument("--contenders", nargs="+", choices=list(CONTENDERS), metavar="NAME")
     parser.add_argument("--english-mb", type=int, default=140, help="text in the english input")
     parser.add_argument("--repeats", type=int, default=3)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import reference
-from conftest import SHARED, dataset_bytes, token_bytes, write_parquet
+from conftest import SHARED, dataset_bytes, token_bytes, write_jsonl, write_parquet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +21,7 @@ from tokenmill.texts import from_bytes
 from tokenmill.tokenizer import ENCODINGS, bundled_ranks_file, get_encoding
 
 RANGES = ((0x20, 0x250), (0x250, 0xD800), (0xE000, 0x33500))
-FAST = ("gpt2", "cl100k_base", "o200k_base")
+FAST = ("gpt2", "p50k_base", "cl100k_base", "o200k_base")
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +59,29 @@ def test_bytes_equal_the_slow_twin(
     assert token_bytes(tmp_path / "o") == expected
 
 
-@pytest.mark.parametrize("encoder", ["auto", "reference"])
-def test_p50k_base_goes_to_the_reference_encoder(
+@pytest.mark.parametrize("encoder", ["gigatoken", "reference"])
+def test_p50k_base_with_the_hole_in_its_ranks(
     encoder: str, inputs: list[Path], tmp_path: Path
 ) -> None:
-    tokenmill.prepare(inputs[:2], tmp_path / "o", tokenizer="p50k_base", encoder=encoder, workers=1)
-    assert token_bytes(tmp_path / "o") == reference.nanogpt(inputs[:2], "p50k_base")
+    inputs = [write_jsonl(tmp_path / "a.jsonl", ["  x\n    y" * 50, "naïve", "\t\t\tz  " * 9])]
+    tokenmill.prepare(inputs, tmp_path / "o", tokenizer="p50k_base", encoder=encoder, workers=1)
+    assert token_bytes(tmp_path / "o") == reference.nanogpt(inputs, "p50k_base")
+
+
+def test_holes_are_filled_with_what_no_text_holds() -> None:
+    from tokenmill.encoders.fast import fill_holes
+    from tokenmill.vocabulary_files import parse_ranks
+
+    for name in ("gpt2", "cl100k_base", "o200k_base"):
+        content = bundled_ranks_file(name)
+        assert fill_holes(content) is content
+    before = parse_ranks(bundled_ranks_file("p50k_base"), Path("x"))
+    after = parse_ranks(fill_holes(bundled_ranks_file("p50k_base")), Path("x"))
+    (filler,) = after.keys() - before.keys()
+    assert after[filler] == 50256
+    with pytest.raises(UnicodeDecodeError):
+        filler.decode()
+    assert not any(filler in token for token in before)
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

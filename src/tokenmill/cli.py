@@ -81,6 +81,8 @@ def cli() -> None:
         "tokenmill prepare saved_by_datasets/ -o out",
         "tokenmill prepare data/ -o edu --format llmc --shard-tokens 100M --val shard",
         "tokenmill prepare data/ -o out --tokenizer o200k_base --val docs:1000",
+        "tokenmill prepare data/ -o try --tokenizer models/qwen2_5 --limit-docs 1000",
+        "tokenmill prepare novels.txt -o out --text-separator '\\n\\n'",
     ),
 )
 @plan_options
@@ -88,7 +90,7 @@ def cli() -> None:
 def prepare(
     inputs: tuple[str, ...], output: str, as_json: bool, quiet: bool, **options: Any
 ) -> int:
-    """Turn parquet, Arrow and JSON lines into token files.
+    """Turn parquet, Arrow, JSON lines and text into token files.
 
     INPUTS are files, directories or globs. The same command resumes after any interruption.
     """

@@ -91,7 +91,7 @@ RUN = [
         "--encoder",
         default="auto",
         show_default=True,
-        help="auto, gigatoken or reference (tiktoken).",
+        help="auto, gigatoken or reference.",
     ),
     click.option(
         "--encoder-check/--no-encoder-check",

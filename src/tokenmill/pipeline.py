@@ -177,13 +177,14 @@ def _mill(
     )
     snapshot = Snapshot(bytes_total=plan.input_bytes)
     jobs = segment_jobs(plan, opened.durable, opened.aside)
-    began = time.monotonic()
+    began, starting = time.monotonic(), 0.0
     try:
         if run.workers == 0:
             stats = run_inline(plan, job, books, jobs, observer, snapshot, interrupt)
         else:
             engine = LocalEngine(plan, job, run, books, observer, snapshot, interrupt)
             stats = engine.run(jobs)
+            starting = engine.seconds_starting
     except TokenmillError:
         with suppress(TokenmillError):  # what stopped us is the news, not that syncing fails too
             books.sync_now()  # what is written counts
@@ -191,6 +192,7 @@ def _mill(
     books.sync_now()
     return {
         "seconds_milling": round(time.monotonic() - began, 3),
+        "seconds_starting": round(starting, 3),  # of these, until a worker was ready
         "units_resumed": books.resumed_units,
         "units_encoded": books.encoded_units,
         "retries": snapshot.retries,

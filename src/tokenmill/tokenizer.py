@@ -128,7 +128,7 @@ ENCODINGS: dict[str, Encoding] = {
             _R50K_PATTERN,
             special_tokens=_EOT_ONLY,
             vocab_size=50281,
-            gigatoken_scheme=None,
+            gigatoken_scheme="gpt2",
             rank_hole=50256,
         ),
         _encoding(

@@ -135,7 +135,6 @@ def _ranks_encoding(path: Path, content: bytes, pattern: str) -> Encoding:
     chosen = _pattern_of(path, pattern, known)
     ranks = parse_ranks(content, path)
     size = max(ranks.values()) + 1
-    holes = len(set(ranks.values())) != size
     same = known is not None and known.pattern == chosen.regex
     return Encoding(
         name=path.name,
@@ -144,7 +143,7 @@ def _ranks_encoding(path: Path, content: bytes, pattern: str) -> Encoding:
         pattern=chosen.regex,
         special_tokens=known.special_tokens if known is not None and same else {},
         vocab_size=known.vocab_size if known is not None and same else size,
-        gigatoken_scheme=None if holes else chosen.gigatoken_scheme,
+        gigatoken_scheme=chosen.gigatoken_scheme,
         eot_candidates=("<|endoftext|>",) if same else (),
         cuttable=chosen.gigatoken_scheme is not None,
         known_rules=chosen.gigatoken_scheme is not None,

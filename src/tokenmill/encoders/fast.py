@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import binascii
 import ctypes
 import os
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from tokenmill.encoders.arrays import encode_flat, settle
 from tokenmill.errors import EncoderError
 from tokenmill.texts import I64, Texts
 from tokenmill.tokenizer import Encoding
-from tokenmill.vocabulary_files import read_vocabulary, without_special
+from tokenmill.vocabulary_files import parse_ranks, read_vocabulary, without_special
 
 U32 = npt.NDArray[np.uint32]
 
@@ -47,7 +49,9 @@ class FastEncoder:
         content = read_vocabulary(self.encoding)
         try:
             self._backend = _load(self.encoding, content)
-        except Exception as error:  # whatever its loaders raise
+        except (KeyboardInterrupt, SystemExit, MemoryError):
+            raise
+        except BaseException as error:  # whatever its loaders raise; a panic is no Exception
             raise FastEncoderMissingError(
                 f"gigatoken cannot load {self.encoding.name}: {error}",
                 hint="use --encoder auto or --encoder reference",
@@ -72,10 +76,29 @@ def _load(encoding: Encoding, content: bytes) -> Any:
         converted = sentencepiece_to_tokenizer_json(content)
         as_json = converted if isinstance(converted, bytes) else converted.encode()
         return Tokenizer.from_json(without_special(as_json)).backend
-    with _RanksFile(content) as path:
+    with _RanksFile(fill_holes(content)) as path:
         return Tokenizer.from_tiktoken(
             path, pretokenizer=encoding.gigatoken_scheme, special_tokens={}
         ).backend
+
+
+def fill_holes(content: bytes) -> bytes:
+    """Ranks without a gap, which gigatoken needs (p50k leaves one out): the gaps get tokens of two
+    bytes that no UTF-8 text holds, so that they are never used."""
+    last = content.rstrip().rpartition(b" ")[2]
+    if content.count(b"\n") == int(last) + 1:
+        return content
+    ranks = parse_ranks(content, Path("the vocabulary"))
+    tokens = {rank: token for token, rank in ranks.items()}
+    fillers = (
+        bytes((lead, other)) for lead in range(255, 247, -1) for other in range(255, 127, -1)
+    )
+    unused = (token for token in fillers if token not in ranks)
+    lines = []
+    for rank in range(max(tokens) + 1):
+        token = tokens[rank] if rank in tokens else next(unused)
+        lines.append(b"%b %d\n" % (binascii.b2a_base64(token, newline=False), rank))
+    return b"".join(lines)
 
 
 class _RanksFile:

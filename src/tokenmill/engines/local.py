@@ -87,6 +87,13 @@ class LocalEngine:
         self.stats: dict[str, int] = {}
         self.failed_starts = 0
         self.exhausted = False
+        self.began = time.monotonic()
+        self.first_ready = 0.0
+
+    @property
+    def seconds_starting(self) -> float:
+        """Until the first worker had its encoder open."""
+        return max(0.0, self.first_ready - self.began)
 
     # --- the loop ----------------------------------------------------------------------------
 
@@ -200,6 +207,7 @@ class LocalEngine:
                 self._go_on_hunting(job)
             case Ready():
                 worker.ready = True
+                self.first_ready = self.first_ready or time.monotonic()
                 self.failed_starts = 0
             case Failed():
                 self._failed(worker, message)
