@@ -19,7 +19,8 @@ import tokenmill
 from tokenmill import estimate as estimating
 from tokenmill.config import PlanSettings
 from tokenmill.estimate import Estimate, make_estimate, split_files
-from tokenmill.pipeline import Options, make_options, make_plan, plan_settings
+from tokenmill.options import Options, make_options, plan_settings
+from tokenmill.pipeline import make_plan
 from tokenmill.probe import expansion
 
 
@@ -246,3 +247,17 @@ def test_bad_rows_do_not_stop_a_plan(tmp_path: Path) -> None:
     done = command("plan", tmp_path / "x.jsonl", "-o", tmp_path / "o")
     assert done.returncode == 0, done.stderr
     assert "about 42 rows" in done.stdout or "in about 4" in done.stdout
+
+
+def test_limits_are_part_of_the_estimate(tmp_path: Path) -> None:
+    whole = command("plan", *SAMPLES, "-o", tmp_path / "o", "--json")
+    some = command(
+        "plan", *SAMPLES, "-o", tmp_path / "o", "--json", "--limit-docs", 70, "--min-tokens", 2
+    )
+    assert some.returncode == 0, some.stderr
+    estimate = json.loads(some.stdout)["estimate"]
+    all_of_it = json.loads(whole.stdout)["estimate"]
+    assert estimate["documents"] == 70
+    assert not estimate["tokens_exact"]
+    assert abs(estimate["tokens"] / all_of_it["tokens"] - 70 / 707) < 0.001
+    assert "--min-tokens" in "".join(json.loads(some.stdout)["warnings"])

@@ -84,7 +84,13 @@ def make_estimate(
             + ("not exact" if used else "not used")
         )
         counted = counted if used else None
-    totals = scale(plan, measured, counted)
+    whole = scale(plan, measured, counted)
+    totals = within_limits(plan.settings, whole)
+    if totals != whole:
+        exact = False
+    if plan.settings.min_tokens or plan.settings.max_tokens:
+        exact = False
+        warnings.append("what --min-tokens and --max-tokens drop is not estimated")
     files = split_files(plan.settings, totals.tokens, totals.documents)
     minimum = min_shard_tokens
     if minimum is None:
@@ -134,6 +140,29 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     text_bytes: int
     tokens: int
     tokens_from: str
+
+
+def within_limits(settings: PlanSettings, totals: Totals) -> Totals:
+    """What --limit-docs and --limit-tokens leave, all documents taken for average ones."""
+    share = 1.0
+    if settings.limit_docs and totals.documents > 0:
+        share = min(share, settings.limit_docs / totals.documents)
+    if settings.limit_tokens and totals.tokens > 0:
+        share = min(share, settings.limit_tokens / totals.tokens)
+    if share >= 1:
+        return totals
+
+    def part(number: int) -> int:
+        return number if number < 0 else max(1, round(number * share))
+
+    return msgspec.structs.replace(
+        totals,
+        rows=part(totals.rows),
+        rows_exact=False,
+        documents=part(totals.documents),
+        text_bytes=part(totals.text_bytes),
+        tokens=part(totals.tokens),
+    )
 
 
 class Counted(msgspec.Struct):
