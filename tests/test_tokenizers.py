@@ -515,3 +515,98 @@ def test_gigatoken_alone_says_when_it_cannot(tmp_path: Path, texts: list[str]) -
     source = write_parquet(tmp_path / "a.parquet", texts[:5])
     with pytest.raises(mill.TokenmillError, match="cannot load"):
         mill.prepare(source, tmp_path / "o", tokenizer=str(path), encoder="gigatoken")
+
+
+# --- found by attack -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tokens": [*ADDED, added("zap", SIZE + 5, special=False, single_word=True)]},
+        {
+            "tokens": [
+                *ADDED,
+                added("<|zap|>", SIZE + 5, special=True),
+                added("zap", SIZE + 6, special=False),
+            ]
+        },
+        {
+            "tokens": [
+                *ADDED,
+                added("zapx", SIZE + 5, special=True),
+                added("xzip", SIZE + 6, special=False),
+            ]
+        },
+    ],
+)
+def test_what_gigatoken_reads_differently_goes_to_the_reference(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    path = write_json(tmp_path / "t.json", **change)
+    assert find_encoding(str(path)).gigatoken_scheme is None
+    texts = ["zap zapper xzap", "a<|zap|>b", "zapxzip", "zapx xzip"]
+    found = split_ids(ExactEncoder(find_encoding(str(path)), "auto", ()), texts)
+    assert found == [library_ids(path, text) for text in texts]
+
+
+@pytest.mark.parametrize("token", ["的，", "。的", "a b", " x"])
+def test_no_cut_reaches_into_an_added_token(tmp_path: Path, token: str) -> None:
+    tokens = [*ADDED, added(token, SIZE + 5, special=False)]
+    assert not find_encoding(str(write_json(tmp_path / "t.json", tokens=tokens))).cuttable
+    assert find_encoding(str(write_json(tmp_path / "t.json"))).cuttable
+
+
+def test_models_that_cannot_be_exact_are_refused_or_left_to_the_reference(tmp_path: Path) -> None:
+    model = json.loads(write_json(tmp_path / "t.json").read_text())["model"]
+    with pytest.raises(UsageError, match="dropout"):
+        find_encoding(str(write_json(tmp_path / "t.json", model={**model, "dropout": 0.1})))
+    suffix = write_json(tmp_path / "t.json", model={**model, "end_of_word_suffix": "</w>"})
+    encoding = find_encoding(str(suffix))
+    assert encoding.gigatoken_scheme is None
+    assert not encoding.known_rules
+    assert not encoding.cuttable
+    empty = {**model, "vocab": {}, "merges": []}
+    with pytest.raises(UsageError, match="empty"):
+        find_encoding(str(write_json(tmp_path / "t.json", model=empty)))
+
+
+def test_user_defined_symbols_of_sentencepiece(tmp_path: Path, texts: list[str]) -> None:
+    path = train_sentencepiece(tmp_path / "t.model", texts[:200], symbols=["ctl"])
+    encoder = ExactEncoder(find_encoding(str(path)), "auto", ())
+    assert not encoder.is_fast
+    documents = ["a ctl b ctl c", "ctl", "xctly", " ctl "]
+    assert split_ids(encoder, documents) == [library_ids(path, text) for text in documents]
+
+
+def test_a_pattern_of_ones_own_is_tried_before_anything_is_bound(tmp_path: Path) -> None:
+    path = tmp_path / "own.tiktoken"
+    path.write_bytes(b"".join(bundled_ranks_file("gpt2").splitlines(keepends=True)[:SIZE]))
+    for pattern, message in (
+        ("(", "cannot use this expression"),
+        ("[a-z]*", "cannot use this expression|does not cover"),
+        ("[a-z]+", "does not cover every letter"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            find_encoding(str(path), pattern)
+
+
+def test_a_tokenizer_file_that_moved(tmp_path: Path, texts: list[str]) -> None:
+    path = write_json(tmp_path / "t.json")
+    source = write_parquet(tmp_path / "a.parquet", texts[:10])
+    mill.prepare(source, tmp_path / "o", tokenizer=str(path), workers=0, val="none")
+    moved = path.rename(tmp_path / "moved.json")
+    with pytest.raises(UsageError, match="no such file") as caught:
+        mill.verify_deep(tmp_path / "o")
+    assert "--tokenizer FILE" in caught.value.hint
+    assert mill.verify_deep(tmp_path / "o", tokenizer=str(moved)).ok
+    view = mill.inspect_document(tmp_path / "o", document=1, tokenizer=str(moved))
+    assert view.source == "a.parquet"
+
+
+def test_a_tokenizer_json_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = write_json(tmp_path / "t.json")
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert split_ids(opened(path), ["hello"]) == [
+        library_ids(write_json(tmp_path / "u.json"), "hello")
+    ]

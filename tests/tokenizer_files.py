@@ -128,7 +128,9 @@ def write_json(path: Path, name: str = "qwen2", tokens: Any = ADDED, **changes: 
     return path
 
 
-def train_sentencepiece(path: Path, texts: list[str], kind: str = "bpe") -> Path:
+def train_sentencepiece(
+    path: Path, texts: list[str], kind: str = "bpe", symbols: list[str] | None = None
+) -> Path:
     """A small model of the kind that Llama and Mistral use (or a Unigram one)."""
     import sentencepiece
 
@@ -147,6 +149,7 @@ def train_sentencepiece(path: Path, texts: list[str], kind: str = "bpe") -> Path
         minloglevel=2,
         num_threads=1,
         control_symbols=["[INST]"],
+        user_defined_symbols=symbols or [],
     )
     path.write_bytes(model.getvalue())
     return path

@@ -38,7 +38,18 @@ def main() -> None:
         status = error.exit_code
     except (click.Abort, KeyboardInterrupt):
         status = 130
-    sys.stdout.flush()
+    except SystemExit as stop:  # click's answer to a reader that has gone (| head): that is fine
+        gone = type(sys.stdout).__name__.endswith("PacifyFlushWrapper")
+        status = EXIT_OK if gone else stop.code
+    except OSError as error:
+        click.echo(f"error: the output cannot be written: {error.strerror or error}", err=True)
+        status = 1
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        click.echo(f"error: the output cannot be written: {error.strerror or error}", err=True)
+        sys.stdout = io.StringIO()
+        status = status or 1
     sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -164,12 +175,16 @@ def plan(
 
     use_stand_in()  # this process is ours alone: the probe encodes as workers do
     from tokenmill.estimate import make_estimate
+    from tokenmill.job import refuse_output
     from tokenmill.options import make_options
     from tokenmill.pipeline import make_plan
     from tokenmill.reporting import plan_dict, plan_lines
+    from tokenmill.storage import Workspace
 
     least = min_shard_tokens
     prepared = make_plan(list(inputs), output, make_options(options))
+    if not prepared.run.overwrite:
+        refuse_output(prepared.plan, Workspace(output))
     estimate = make_estimate(
         prepared,
         probe=not no_probe,
@@ -198,6 +213,7 @@ def plan(
 @click.option("--token", type=int, metavar="N", help="Show the document that holds this token.")
 @click.option("--split", default="train", show_default=True, help="train or val.")
 @click.option("--full", is_flag=True, help="Show long documents to their end.")
+@click.option("--tokenizer", metavar="FILE", help="Where the tokenizer's file is now.")
 @click.option("--json", "as_json", is_flag=True, help="Result as JSON on stdout.")
 def inspect(
     directory: str,
@@ -205,6 +221,7 @@ def inspect(
     token: int | None,
     split: str,
     full: bool,
+    tokenizer: str | None,
     as_json: bool,
 ) -> int:
     """Show what is in a dataset: settings, splits, document lengths, sources; or one document."""
@@ -220,7 +237,9 @@ def inspect(
         summary = summarize(directory)
         lines, found = summary_lines(summary), msgspec.to_builtins(summary)
     else:
-        view = inspect_document(directory, document=document, token=token, split=split)
+        view = inspect_document(
+            directory, document=document, token=token, split=split, tokenizer=tokenizer
+        )
         lines = document_lines(view, full=full, color=sys.stdout.isatty())
         found = msgspec.to_builtins(view)
     if as_json:
@@ -249,19 +268,18 @@ def inspect(
     help="With --deep: so many documents, or all.  [default: what a minute allows]",
 )
 @click.option("--source-root", metavar="DIR", help="With --deep: where the inputs lie now.")
+@click.option("--tokenizer", metavar="FILE", help="With --deep: where the tokenizer's file is now.")
 @click.option("--json", "as_json", is_flag=True, help="Result as JSON on stdout.")
-def verify(
-    directory: str, deep: bool, sample: str | None, source_root: str | None, as_json: bool
-) -> int:
+def verify(directory: str, deep: bool, as_json: bool, **options: str | None) -> int:
     """Compare every byte of a dataset with its manifest: exit 0, or 3 and what is wrong.
 
     With --deep also with its sources: documents are read again, encoded by the reference encoder,
     and must be where they belong, token by token.
     """
     if deep:
-        return _verify_deep(directory, sample, source_root, as_json)
-    if sample is not None or source_root is not None:
-        raise click.UsageError("--sample and --source-root are for --deep")
+        return _verify_deep(directory, as_json, options)
+    if any(value is not None for value in options.values()):
+        raise click.UsageError("--sample, --source-root and --tokenizer are for --deep")
     import msgspec
 
     from tokenmill.verification import verify as check
@@ -281,13 +299,11 @@ def verify(
     return 0 if report.ok else 3
 
 
-def _verify_deep(directory: str, sample: str | None, source_root: str | None, as_json: bool) -> int:
+def _verify_deep(directory: str, as_json: bool, options: dict[str, Any]) -> int:
     from tokenmill.deep import verify_deep
     from tokenmill.reporting import deep_dict, deep_lines, deep_progress
 
-    report = verify_deep(
-        directory, sample=sample, source_root=source_root, on_progress=deep_progress()
-    )
+    report = verify_deep(directory, on_progress=deep_progress(), **options)
     if as_json:
         _echo_json(deep_dict(report))
     else:

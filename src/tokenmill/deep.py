@@ -36,6 +36,7 @@ def verify_deep(
     *,
     sample: str | int | None = None,
     source_root: str | os.PathLike[str] | None = None,
+    tokenizer: str | None = None,
     seconds: float = SAMPLE_SECONDS,
     threads: int | None = None,
     on_progress: Callable[[int, int], None] | None = None,
@@ -54,7 +55,7 @@ def verify_deep(
     dataset = open_dataset(directory)
     manifest, settings = dataset.manifest, dataset.settings
     run = read_run(dataset.directory)
-    encoding = encoding_of(settings, run)
+    encoding = encoding_of(settings, run, tokenizer)
     sources, problems = find_origins(manifest, run, source_root, settings.text_column)
     streams = open_streams(dataset.directory, manifest)
     tasks, found = read_tasks(dataset.directory, manifest)

@@ -176,8 +176,8 @@ class Counted(msgspec.Struct):
 def counted_tokens(plan: Plan) -> Counted | None:
     """What the sources say themselves, where all of them say it and it is of this tokenizer."""
     settings = plan.settings
-    if settings.tokenizer not in COUNTED_TOKENIZERS:
-        return None
+    if settings.tokenizer not in COUNTED_TOKENIZERS or settings.text_column != "text":
+        return None  # FineWeb's counts are of GPT-2 and of its column text
     if any(source.kind != "parquet" for source in plan.sources):
         return None
     total = Counted()

@@ -66,6 +66,11 @@ def dataset_files(
     dataset: Any, output: str | os.PathLike[str], text_column: str
 ) -> Iterator[list[str]]:
     """The files to read; a copy is removed after the work in the `with` block is done."""
+    if getattr(dataset, "format", {}).get("type") == "custom":
+        raise UsageError(
+            "this Dataset has a transform of its own (with_transform), which would be passed over",
+            hint="apply it first with .map(), or take it off with .reset_format()",
+        )
     path = check_column("the dataset", dataset.data.schema, text_column)
     files = _own_files(dataset, path[0])
     if files:

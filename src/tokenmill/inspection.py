@@ -212,6 +212,7 @@ def inspect_document(
     document: int | None = None,
     token: int | None = None,
     split: str = "train",
+    tokenizer: str | None = None,
 ) -> DocumentView:
     """A document by its number in a split, or by a token that it holds."""
     dataset = open_dataset(directory)
@@ -225,14 +226,15 @@ def inspect_document(
         if token is not None:
             token = token + len(part.tokens) if token < 0 else token
             document = documents.at(token)
-        assert document is not None
+        if document is None:
+            raise UsageError("say which: document=N or token=N")
         start, stop = documents.span(document)
     except IndexError as error:
         raise UsageError(f"{directory}: {split} has no {error}: numbers begin at 0") from None
     document = document + len(documents) if document < 0 else document
     source, row = documents.source(document)
     ids = part.tokens[start:stop].tolist()
-    encoding = encoding_of(dataset.settings, read_run(dataset.directory))
+    encoding = encoding_of(dataset.settings, read_run(dataset.directory), tokenizer)
     decoder = open_decoder(encoding, dataset.settings)
     return DocumentView(
         split=split,

@@ -64,6 +64,17 @@ def open_job(plan: Plan, run: RunSettings, workspace: Workspace) -> Iterator[Ope
         lock.release()
 
 
+def refuse_output(plan: Plan, workspace: Workspace) -> None:
+    """What `prepare` would refuse, found without touching anything."""
+    if workspace.output.exists() and not workspace.output.is_dir():
+        raise RefusedError(f"{workspace.output}: not a folder", hint="name another with -o")
+    _refuse_foreign(workspace)
+    if workspace.manifest.exists():
+        _finished(plan, workspace)
+    elif workspace.plan.exists():
+        _compare_bound(plan, workspace)
+
+
 def _refuse_foreign(workspace: Workspace) -> None:
     """A folder with files must hold a manifest of ours, or a job of ours."""
     if workspace.manifest.exists():
@@ -137,6 +148,10 @@ def _bind(plan: Plan, workspace: Workspace) -> dict[str, int]:
         content = {"plan": plan.to_dict(), "mtimes": mtimes}
         create_exclusively(workspace.plan, msgspec.json.encode(content))
         return mtimes
+    return _compare_bound(plan, workspace)
+
+
+def _compare_bound(plan: Plan, workspace: Workspace) -> dict[str, int]:
     try:
         stored = msgspec.json.decode(workspace.plan.read_bytes())
     except msgspec.DecodeError as error:

@@ -73,6 +73,8 @@ def plan_settings(
 ) -> PlanSettings:
     """The format's defaults under what was asked for, and what cannot be refused."""
     encoding = encoding or find_encoding(options.tokenizer, options.pattern)
+    if not os.fspath(output):
+        raise UsageError("-o: is empty", hint="name a folder")
     if os.fsencode(output).decode(errors="ignore") != os.fspath(output):
         raise UsageError(f"{output!r}: not a name in UTF-8")
     if any(letter in options.text_column for letter in '"\\') or not options.text_column:

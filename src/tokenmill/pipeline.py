@@ -128,6 +128,10 @@ def make_plan(
     """Validate everything and look at the inputs. Writes nothing."""
     if isinstance(inputs, str | os.PathLike):
         inputs = [inputs]
+    if not isinstance(inputs, Sequence) or not all(
+        isinstance(i, str | os.PathLike) for i in inputs
+    ):
+        raise UsageError(f"inputs are paths, not {type(inputs).__name__}")
     encoding = find_encoding(options.tokenizer, options.pattern)
     settings = plan_settings(options, output, encoding)
     budget = fit_budget(

@@ -87,7 +87,7 @@ def _encoding_of(path: Path, content: bytes, pattern: str) -> Encoding:
             f"--tokenizer {path}: a git-LFS pointer, not the file itself",
             hint="run `git lfs pull` in that repository, or download the file",
         )
-    head = content[:200].lstrip()
+    head = content[:200].removeprefix(b"\xef\xbb\xbf").lstrip()
     if head.startswith(b"{"):
         _refuse_pattern(path, pattern)
         return _json_encoding(path, content)
@@ -164,7 +164,30 @@ def _pattern_of(path: Path, pattern: str, known: Encoding | None) -> Pattern:
         return PATTERNS[name]
     if pattern.isidentifier():
         raise UsageError(f"--pattern {pattern}: unknown", hint=f"known are {names}")
+    _try_pattern(pattern)
     return Pattern(pattern, None)
+
+
+def _try_pattern(pattern: str) -> None:
+    """An expression of the user's own: does it compile, and leave no letter out?"""
+    import tiktoken
+
+    ranks = {bytes([byte]): byte for byte in range(256)}
+    probe = "Word's 123,  \n\n\té国 \u0301\x00!?_<|x|>\u2003👍 end\n"
+    try:
+        codec = tiktoken.Encoding("own", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+        found = codec.decode_bytes(codec.encode_ordinary(probe))
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:  # a panic is no Exception
+        raise UsageError(
+            f"--pattern: tiktoken cannot use this expression: {str(error).splitlines()[0]}"
+        ) from None
+    if found != probe.encode():
+        raise UsageError(
+            "--pattern: the expression does not cover every letter: tiktoken would leave text out",
+            hint=r"end it with |\s+|. or the like, so that something always matches",
+        )
 
 
 def parse_ranks(content: bytes, where: Path) -> dict[bytes, int]:
@@ -217,8 +240,16 @@ def _json_encoding(path: Path, content: bytes) -> Encoding:
         raise UsageError(
             f"--tokenizer {path}: not a tokenizer.json: {type(error).__name__}: {error}"
         ) from None
-    _check_against_library(path, content, added, ids)
-    rules = KNOWN_RULES.get(rules_key(parsed), "")
+    if not ids:
+        raise UsageError(f"--tokenizer {path}: its vocabulary is empty")
+    if model.get("dropout"):
+        raise UsageError(
+            f"--tokenizer {path}: dropout {model['dropout']}: each run would give other ids",
+            hint='set "dropout" to null in a copy of the file',
+        )
+    _check_against_library(path, content, added)
+    plain = _is_plain(model, added)
+    rules = KNOWN_RULES.get(rules_key(parsed), "") if plain else ""
     return Encoding(
         name=path.name,
         kind="tokenizer.json",
@@ -226,7 +257,7 @@ def _json_encoding(path: Path, content: bytes) -> Encoding:
         path=os.path.abspath(path),
         special_tokens=special,
         vocab_size=max([*ids.values(), *added_ids.values()]) + 1,
-        gigatoken_scheme="json" if model.get("type", "BPE") == "BPE" else None,
+        gigatoken_scheme="json" if plain else None,
         eot_candidates=_candidates(special, END_NAMES, _configured(path, "eos_token")),
         bos_candidates=_candidates(special, BEGIN_NAMES, _configured(path, "bos_token")),
         cuttable=bool(rules) and not _added_across_words(added),
@@ -241,9 +272,29 @@ def _vocabulary_ids(model: dict[str, Any]) -> dict[str, int]:
     return {str(token): int(index) for token, index in vocab.items()}
 
 
-def _check_against_library(
-    path: Path, content: bytes, added: list[dict[str, Any]], ids: dict[str, int]
-) -> None:
+def _is_plain(model: dict[str, Any], added: list[dict[str, Any]]) -> bool:
+    """Nothing that gigatoken is known to read differently: it ignores marks of word ends and
+    `single_word`, and it finds a token inside the string of a special one."""
+    if model.get("type", "BPE") != "BPE":
+        return False
+    if model.get("end_of_word_suffix") or model.get("continuing_subword_prefix"):
+        return False
+    special = [str(token["content"]) for token in added if token.get("special")]
+    others = [str(token["content"]) for token in added if not token.get("special")]
+    if any(token.get("single_word") for token in added if not token.get("special")):
+        return False
+    if any(other in one or one in other for one in special for other in others):
+        return False
+    heads = {string[:i] for string in special for i in range(1, len(string))}
+    tails = {string[i:] for string in special for i in range(1, len(string))}
+    return not any(
+        string[i:] in heads or string[:i] in tails
+        for string in others
+        for i in range(1, len(string))
+    )
+
+
+def _check_against_library(path: Path, content: bytes, added: list[dict[str, Any]]) -> None:
     """`tokenizers` gives added tokens new ids where the file's ids have holes.
 
     Of special tokens only the plan's ids are ever written, and those are the file's. Any other
@@ -265,8 +316,10 @@ def load_tokenizers(content: bytes, where: str) -> Any:
     from tokenizers import Tokenizer
 
     try:
-        tokenizer = Tokenizer.from_str(content.decode())
-    except Exception as error:  # the library raises plain Exception
+        tokenizer = Tokenizer.from_str(content.decode("utf-8-sig"))
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:  # plain Exceptions, and panics, which are none
         raise UsageError(
             f"--tokenizer {where}: the tokenizers library cannot load it: {error}"
         ) from None
@@ -307,7 +360,7 @@ def _added_across_words(added: list[dict[str, Any]]) -> bool:
     return any(
         not token.get("special")
         and (
-            " " in token["content"]
+            any(letter in token["content"] for letter in " ，、。")
             or any(token.get(key) for key in ("lstrip", "rstrip", "single_word"))
         )
         for token in added
@@ -390,7 +443,7 @@ def special_id(encoding: Encoding, text: str, option: str) -> int:
     if text.isascii() and text.isdigit():
         number = int(text)
         # Ranks alone say nothing about special ids: one behind them is what everybody uses.
-        limit = encoding.vocab_size + (1 << 16) * (encoding.kind == "tiktoken")
+        limit = encoding.vocab_size + (1 << 16) * (not encoding.special_tokens)
         if number < limit:
             return number
         raise UsageError(

@@ -7,6 +7,7 @@ character of several bytes may be spread over tokens, so one token alone is show
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,30 +22,34 @@ from tokenmill.vocabulary_files import (
 )
 
 
-def encoding_of(settings: PlanSettings, run: dict[str, Any] | None = None) -> Encoding:
+def encoding_of(
+    settings: PlanSettings, run: dict[str, Any] | None = None, tokenizer: str | None = None
+) -> Encoding:
     """The encoding a dataset was made with; `run` is its run.json, where there is one.
 
-    A bundled encoding is found by its name, a file where run.json says it lay. The vocabulary
-    must be the one the dataset names.
+    A bundled encoding is found by its name, a file where the caller or run.json says it lies. The
+    vocabulary must be the one the dataset names.
     """
     bundled = settings.tokenizer in ENCODINGS and not settings.pattern
-    where = settings.tokenizer if bundled else str((run or {}).get("tokenizer", ""))
+    where = settings.tokenizer if bundled else tokenizer or str((run or {}).get("tokenizer", ""))
     try:
         if not where:
             raise UsageError("run.json does not say where it lay")
+        if not bundled and not os.path.exists(where):
+            raise UsageError(f"{where}: no such file")
         encoding = find_encoding(where, settings.pattern)
     except UsageError as error:
         raise UsageError(
             f"the tokenizer of this dataset, {settings.tokenizer!r}, is not at hand: "
             f"{error.message}",
-            hint="put the file back where it lay when the dataset was made",
+            hint="say where it is now with --tokenizer FILE",
         ) from None
     if encoding.sha256 != settings.tokenizer_sha256:
         raise VerificationError(
             f"the dataset was made with another vocabulary of the name {settings.tokenizer} "
             f"(SHA-256 {settings.tokenizer_sha256[:16]}..., here {encoding.sha256[:16]}...)",
-            hint="put the file back that the dataset was made with; of a bundled one, use the "
-            "version of tokenmill that made it",
+            hint="name the file that the dataset was made with (--tokenizer FILE); of a bundled "
+            "one, use the version of tokenmill that made it",
         )
     return encoding
 

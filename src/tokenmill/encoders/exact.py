@@ -52,6 +52,10 @@ class ExactEncoder:
                 if choice == "gigatoken":
                     raise
 
+    @property
+    def is_fast(self) -> bool:
+        return self._fast is not None
+
     def use_gap(self, gap: Ranges) -> None:
         self._scanner = GapScanner(gap)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 import ctypes
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -53,7 +54,7 @@ class FastEncoder:
             raise
         except BaseException as error:  # whatever its loaders raise; a panic is no Exception
             raise FastEncoderMissingError(
-                f"gigatoken cannot load {self.encoding.name}: {error}",
+                f"gigatoken cannot load {self.encoding.name}: {first_line(error)}",
                 hint="use --encoder auto or --encoder reference",
             ) from None
         settle(self._backend)
@@ -65,6 +66,10 @@ class FastEncoder:
         return encode_flat(self._backend, texts)
 
 
+def first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def _load(encoding: Encoding, content: bytes) -> Any:
     from gigatoken import Tokenizer
 
@@ -74,8 +79,10 @@ def _load(encoding: Encoding, content: bytes) -> Any:
         from gigatoken._load.sentencepiece import sentencepiece_to_tokenizer_json
 
         converted = sentencepiece_to_tokenizer_json(content)
-        as_json = converted if isinstance(converted, bytes) else converted.encode()
-        return Tokenizer.from_json(without_special(as_json)).backend
+        as_json = without_special(converted if isinstance(converted, bytes) else converted.encode())
+        if json.loads(as_json)["added_tokens"]:
+            raise ValueError("user-defined symbols, around which it puts spaces of its own")
+        return Tokenizer.from_json(as_json).backend
     with _RanksFile(fill_holes(content)) as path:
         return Tokenizer.from_tiktoken(
             path, pretokenizer=encoding.gigatoken_scheme, special_tokens={}

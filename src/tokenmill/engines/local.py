@@ -221,6 +221,7 @@ class LocalEngine:
 
     def _written(self, worker: Worker, message: Written) -> None:
         record = message.record
+        worker.stats = message.stats
         worker.placed(record.unit)
         job = self.jobs[(record.unit.source, record.unit.segment)]
         self.books.written(record)
@@ -391,15 +392,6 @@ class LocalEngine:
         deadline = time.monotonic() + STOP_SECONDS
         for worker in self.workers:
             worker.process.join(max(0.0, deadline - time.monotonic()))
-            self._last_words(worker)
-
-    def _last_words(self, worker: Worker) -> None:
-        """A worker's account of its last segment may come after its last unit is written."""
-        with contextlib.suppress(EOFError, OSError):
-            while worker.pipe.poll(0):
-                message = messages.decode_from_worker(worker.pipe.recv_bytes())
-                if isinstance(message, SegmentDone):
-                    worker.stats = message.stats
 
     def _kill_workers(self) -> None:
         for worker in self.workers:

@@ -61,6 +61,7 @@ class Encoded(_Message, frozen=True):
 
 class Written(_Message, frozen=True):
     record: UnitRecord
+    stats: dict[str, int]  # of the worker so far: it may be stopped after its last unit
 
 
 class SegmentDone(_Message, frozen=True):

@@ -167,7 +167,7 @@ class UnitWorker:
         """Encode one batch into the packer; returns how many special strings it held."""
         try:
             ids, offsets = self.encoder.encode(batch.texts)
-            if self.job.encoder_check and self.job.encoder != "reference":
+            if self.job.encoder_check and self.encoder.is_fast:
                 self._check(source, batch, ids, offsets)
         except TokenmillError as error:
             if len(batch.rows):

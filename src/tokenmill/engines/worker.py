@@ -87,8 +87,7 @@ class _Loop:
         match message:
             case Work():
                 if self._guarded(self._work, message):
-                    stats = msgspec.to_builtins(self.worker.stats)
-                    self._send(SegmentDone({**stats, "reopened": self.worker.reopened}))
+                    self._send(SegmentDone(self._stats()))
             case Probe():
                 if self._guarded(self._probe, message):
                     self._send(Probed())
@@ -126,7 +125,10 @@ class _Loop:
         encoded = self.held.pop(place.unit)
         record = self.worker.place(encoded, place.before)
         encoded.forget()
-        self._send(Written(record))
+        self._send(Written(record, self._stats()))
+
+    def _stats(self) -> dict[str, int]:
+        return {**msgspec.to_builtins(self.worker.stats), "reopened": self.worker.reopened}
 
     def _drain(self) -> None:
         """Write what has got its place meanwhile."""
