@@ -465,3 +465,41 @@ def test_a_durable_unit_is_not_done_again_and_a_damaged_one_needs_no_second_hunt
     result = tokenmill.prepare(faulty, tmp_path / "c", **options)
     assert (result.run["units_resumed"], result.run["probes"]) == (2, 0)
     assert dataset_bytes(tmp_path / "c") == dataset_bytes(tmp_path / "a")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_a_long_row_that_is_encoded_in_pieces(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pieces lie in several units, and setting it aside moves no border of theirs."""
+    long = "words in a long row " * 1_100_000
+    middle = len(long) // 2
+    rows: list[str | None] = ["a", "b", long[:middle] + MARKER + long[middle:], "c", long, "d"]
+    (tmp_path / "null").mkdir()
+    paths = [tmp_path / f"m.{kind}", tmp_path / "null" / f"m.{kind}"]
+    for path in paths:
+        if kind == "parquet":
+            write_parquet(path, rows)
+        else:
+            path.write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
+        rows[2] = None
+    output = tmp_path / "o"
+    plant(monkeypatch)
+    options = {"workers": 2, "start_method": "fork", "val": "none"}
+    with pytest.raises(WorkerError, match=rf"m\.{kind}: row 2 .*{ABORTED}"):
+        tokenmill.prepare(paths[0], output, **options)
+    tokenmill.prepare(paths[0], output, on_bad_row="quarantine", **options)
+    assert [line["row"] for line in quarantined(output)] == [2]
+    # A run of rows ends with its unit, and where the row is null the units are others.
+    tokenmill.prepare(paths[1], tmp_path / "n", workers=0, on_bad_row="quarantine", val="none")
+    ours, theirs = dataset_bytes(output), dataset_bytes(tmp_path / "n")
+    for name in ("train.bin", "index/train.ends"):
+        assert ours[name] == theirs[name]
+    places = [tokenmill.open_dataset(o)["train"].documents for o in (output, tmp_path / "n")]
+    assert [places[0].source(i) for i in range(5)] == [places[1].source(i) for i in range(5)]
+    report = tokenmill.verify_deep(output, sample="all")
+    assert report.ok, report.problems
+    text = tmp_path / "t.txt"
+    text.write_text("@@".join(["a", "b", long + MARKER, "z"]))
+    with pytest.raises(WorkerError, match=r"a worker died twice on unit"):
+        tokenmill.prepare(text, tmp_path / "t", text_separator="@@", **options)

@@ -474,3 +474,44 @@ def test_a_long_row_of_any_input_is_encoded_in_pieces(texts: list[str], tmp_path
     report = mill.verify_deep(tmp_path / "o", sample="all")
     assert report.ok, report.problems
     assert report.complete
+
+
+@pytest.mark.parametrize("separator", ["x yyy", " the end ", "字，字", "a b c d"])
+def test_no_cut_inside_a_separator_at_the_end_of_the_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, separator: str
+) -> None:
+    """The search for its end stops at the window; the one for a cut must stop before it begins."""
+    monkeypatch.setattr(planning, "SEGMENT_BYTES", 40)
+    monkeypatch.setattr(text_files, "TEXT_WINDOW", 20)
+    monkeypatch.setattr(separators, "BLOCK_BYTES", 16)
+    path = tmp_path / "a.txt"
+    value = separator.encode()
+    for start in range(40, 75):
+        content = (b"ab,\n" * 40)[:start] + value + b"hello world and more" * 3
+        path.write_bytes(content)
+        documents = read_all(path, Reading("text", value, True))
+        assert [text for _, text, _ in documents] == content.split(value), start
+
+
+def test_a_compressed_document_without_a_cut_is_searched_once(tmp_path: Path) -> None:
+    """Digits and line ends, 24 MB: at 20 MB/s, and not again for every block."""
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(b"12,34.5\n" * 3_000_000, 1))
+    signs: list[int] = []
+    searched = 0
+    with pytest.MonkeyPatch.context() as patch:
+
+        def count(data: bytes, position: int, stop: int) -> int:
+            nonlocal searched
+            searched += max(0, stop - position)
+            return next_cut(data, position, stop)
+
+        patch.setattr(text_files, "next_cut", count)
+        segment = Segment(0, 0, 0, path.stat().st_size, 1)
+        reading = Reading("text", None, True)
+        batches = list(
+            read_segment(source_of(path), segment, reading, None, lambda: signs.append(1))
+        )
+    assert sum(batch.texts.size for batch in batches) == 24_000_000
+    assert searched < 30_000_000
+    assert len(signs) > 4

@@ -56,9 +56,13 @@ class Batch(NamedTuple):
     row_count: int  # good and bad
     line_count: int
     fragment: Fragment | None = None  # a piece of one long document
+    stands_for: int = -1  # bytes that it counts for; -1: what it holds
 
     @property
     def size(self) -> int:
+        """What units are cut by: it must not depend on which rows are set aside."""
+        if self.stands_for >= 0:
+            return self.stands_for
         return self.texts.size + sum(len(bad.content) for bad in self.bad)
 
     def until(self, stop_row: int) -> Batch:

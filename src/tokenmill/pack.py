@@ -392,7 +392,7 @@ class CutRule(msgspec.Struct, frozen=True):
             split_start=split_start,
             file=file,
             file_start=file_start,
-            open=counts.open if counts.tokens else state.open,
+            open=counts.open if counts.tokens or counts.documents else state.open,
         )
 
     def _split_end(

@@ -7,6 +7,7 @@ without all that stands before it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -15,6 +16,11 @@ from tokenmill.texts import I64
 
 Read = Callable[[int, int], bytes]  # [start, stop) of a file
 BLOCK_BYTES = 4 << 20
+
+
+@functools.lru_cache(maxsize=8)
+def separator_of(value: bytes | None) -> Separator | None:
+    return Separator(value) if value else None
 
 
 class Separator:

@@ -33,31 +33,49 @@ def bad_batch(row: int, bad: BadRow) -> Batch:
 def in_fragments(batch: Batch) -> Iterator[Batch]:
     """A batch, its long documents in pieces: what holds the ids of one need not hold all of them.
 
-    Only where all rows are good, which a batch with so much text almost always is.
+    One that is set aside because it ends its worker is passed over in the same pieces, so that
+    the units are cut as before.
     """
     long = np.flatnonzero(batch.texts.lengths > LONG_BYTES).tolist()
-    if not long or batch.bad or batch.fragment is not None:
+    good = {int(batch.rows[index]): index for index in long}
+    aside = {b.row: b for b in batch.bad if b.fatal and len(b.content) > LONG_BYTES}
+    if not (good or aside) or batch.fragment is not None:
         yield batch
         return
-    done, lines = 0, batch.line_count
-    for index in [*long, batch.texts.documents]:
-        if index > done:
-            yield batch._replace(
-                texts=batch.texts.slice(done, index),
-                rows=batch.rows[done:index],
-                positions=batch.positions[done:index],
-                first_row=int(batch.rows[done]),
-                row_count=index - done,
-                line_count=lines,
-            )
+    first, lines = batch.first_row, batch.line_count
+    for row in [*sorted(good.keys() | aside.keys()), batch.first_row + batch.row_count]:
+        if row > first:
+            yield _rows_of(batch, first, row)._replace(line_count=lines)
             lines = 0
-        if index < batch.texts.documents:
-            piece = batch.texts.document(index)
-            row, position = int(batch.rows[index]), int(batch.positions[index])
+        if row in good:
+            piece, position = batch.texts.document(good[row]), int(batch.positions[good[row]])
             for part in fragments(piece, position, row, Fragment(True, True), position):
                 yield part._replace(line_count=lines)
                 lines = 0
-        done = index + 1
+        elif row in aside:
+            # It counts with its first piece: the unit that passes over it first must say so.
+            empty = bad_batch(row, aside[row])
+            for part in fragments(aside[row].content, 0, row, Fragment(True, True), 0):
+                yield empty._replace(stands_for=part.size, line_count=lines)
+                empty, lines = _nothing(row + 1), 0
+        first = row + 1
+
+
+def _rows_of(batch: Batch, first: int, stop: int) -> Batch:
+    low, high = np.searchsorted(batch.rows, [first, stop]).tolist()
+    return batch._replace(
+        texts=batch.texts.slice(low, high),
+        rows=batch.rows[low:high],
+        positions=batch.positions[low:high],
+        bad=[bad for bad in batch.bad if first <= bad.row < stop],
+        first_row=first,
+        row_count=stop - first,
+    )
+
+
+def _nothing(row: int) -> Batch:
+    nothing = np.zeros(0, np.int64)
+    return Batch(from_bytes([]), nothing, nothing, [], row, 0, 0)
 
 
 def fragments(

@@ -23,7 +23,7 @@ from tokenmill.config import Reading
 from tokenmill.encoders.cuts import BEHIND_BYTES, LETTER_BYTES, next_cut
 from tokenmill.errors import SourceError
 from tokenmill.plan import BATCH_BYTES, TEXT_WINDOW, Segment
-from tokenmill.separators import BLOCK_BYTES, Separator
+from tokenmill.separators import BLOCK_BYTES, Separator, separator_of
 from tokenmill.sources import Source
 from tokenmill.streams import open_stream
 from tokenmill.text_batches import (
@@ -102,7 +102,7 @@ def long_document(source: Source, segment: Segment, reading: Reading, position: 
 class _Range:
     def __init__(self, source: Source, segment: Segment, reading: Reading, alive: Alive) -> None:
         self.source, self.segment, self.reading, self.alive = source, segment, reading, alive
-        self.separator = Separator(reading.separator) if reading.separator else None
+        self.separator = separator_of(reading.separator)
         self.known = _known(source.path, source.mtime_ns, reading)
         self.size = source.size
 
@@ -149,7 +149,9 @@ class _Range:
         # A long document: at the first cut, unless it ends before.
         while True:
             end = separator.next_end(self.read, start, position, reach)
-            text_stop = end - separator.length if end >= 0 else reach
+            text_stop = end - separator.length
+            if end < 0:  # one may begin before `reach` and end behind it
+                text_stop = reach if reach == self.size else reach - separator.length + 1
             cut = self._next_cut(position, text_stop)
             if cut >= 0:
                 return Boundary(cut, False)
@@ -175,6 +177,7 @@ class _Range:
                 return -1
             after = reached
             self.known.no_cut = (first, after)
+            self.alive()
         return -1
 
     # --- what stands between -----------------------------------------------------------------
@@ -283,12 +286,13 @@ class _Stream:
 
     def __init__(self, source: Source, reading: Reading, alive: Alive) -> None:
         self.source, self.reading, self.alive = source, reading, alive
-        self.separator = Separator(reading.separator) if reading.separator else None
+        self.separator = separator_of(reading.separator)
         self.row = 0
         self.base = 0  # place of the first byte of `text`
         self.text = bytearray()  # read and not yet yielded
         self.document = 0  # place where the first document in it begins
         self.begun = False  # a piece of that document has been yielded
+        self.no_cut = 0  # before this place of `text` there is no cut, behind BATCH_BYTES
         self.long: dict[int, str] | None = None  # long documents, by place, and their faults
 
     def batches(self) -> Iterator[Batch]:
@@ -299,6 +303,7 @@ class _Stream:
             yield from self._end(bytes(self.text))
 
     def _add(self, block: bytes) -> Iterator[Batch]:
+        self.alive()
         overlap = self.separator.length - 1 if self.separator else 0
         searched = max(0, len(self.text) - overlap)
         self.text += block
@@ -315,6 +320,7 @@ class _Stream:
         yield from self._end(text[: int(found[0])])
         starts, stops = found[:-1] + length, found[1:]
         self.base = base + int(found[-1]) + length
+        self.no_cut = 0
         del self.text[: int(found[-1]) + length]
         self.document = self.base
         if len(starts):
@@ -346,14 +352,16 @@ class _Stream:
         """Yield a piece of a document whose end is not in sight."""
         overlap = self.separator.length - 1 if self.separator else 0
         last = -1
-        position = BATCH_BYTES
-        while position < len(self.text) - overlap:
-            cut = next_cut(self.text, position, len(self.text) - overlap)
+        position, stop = max(BATCH_BYTES, self.no_cut), len(self.text) - overlap
+        while position < stop:
+            cut = next_cut(self.text, position, stop)
             if cut < 0:
                 break
             last, position = cut, cut + BATCH_BYTES
         if last < 0:
+            self.no_cut = max(0, stop - BEHIND_BYTES)
             return
+        self.no_cut = 0
         piece = bytes(self.text[:last])
         del self.text[:last]
         if not self._faults()[self.document]:

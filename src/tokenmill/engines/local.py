@@ -319,7 +319,8 @@ class LocalEngine:
 
     def _died_at_work(self, worker: Worker, job: SegmentJob, how: str) -> None:
         doing = worker.doing
-        if doing.step != "encode" or job.deaths.get(doing.part, 0) + 1 < MAX_DEATHS:
+        no_row = doing.step != "encode" or doing.rows == 0
+        if no_row or job.deaths.get(doing.part, 0) + 1 < MAX_DEATHS:
             self._count_death(job, doing.part, how)
             return
         first, stop = doing.first_row, doing.first_row + doing.rows

@@ -131,7 +131,8 @@ class UnitWorker:
                 building = building.successor()
             encode = building.part not in skip
             if encode:
-                progress(_doing("encode", building.part, batch))
+                here = source.kind != "text"
+                progress(_doing("encode", building.part, batch, here))
             building.add(batch, encode=encode)
             progress(_doing("read", building.part, batch))
         refuse_changed(source)
@@ -380,8 +381,13 @@ class _Building:
         )
 
 
-def _doing(step: Literal["read", "encode"], part: int, batch: Batch) -> Doing:
-    rows = 1 if batch.fragment is not None else batch.row_count
+def _doing(
+    step: Literal["read", "encode"], part: int, batch: Batch, row_is_here: bool = True
+) -> Doing:
+    """`row_is_here`: a piece's document is in this segment only, and can be tried as a whole."""
+    rows = batch.row_count
+    if batch.fragment is not None:
+        rows = int(row_is_here)
     return Doing(step, part, batch.first_row, rows, batch.size)
 
 
