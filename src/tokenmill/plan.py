@@ -7,7 +7,7 @@ turn comes, from its footer or its size and from constants, never from workers o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -191,21 +191,15 @@ def text_sizes(metadata: Any, text_column: str) -> list[int]:
 Span = tuple[int, int, int, int]  # start, stop, text_start, text_stop
 
 
-def cut_row_groups(sizes: Sequence[int]) -> list[Span]:
-    """Runs of row groups worth SEGMENT_BYTES together; a large one alone.
-
-    In a file of few row groups, a large one is cut into up to four ranges, or most cores would
-    idle. A range is found by decoding its row group from the start, so more would cost more than
-    they gain.
-    """
+def _cut_runs(sizes: Sequence[int], large: Callable[[int], list[Span]]) -> list[Span]:
+    """Runs of row groups or record batches worth SEGMENT_BYTES together; a large one alone."""
     spans: list[Span] = []
     start, total = 0, 0
     for index, size in enumerate(sizes):
         if size >= 2 * SEGMENT_BYTES:
             if start < index:
                 spans.append((start, index, 0, -1))
-            few = len(sizes) <= FEW_ROW_GROUPS
-            spans.extend(_ranges(index, size) if few else [(index, index + 1, 0, -1)])
+            spans.extend(large(index))
             start, total = index + 1, 0
             continue
         total += size
@@ -217,40 +211,35 @@ def cut_row_groups(sizes: Sequence[int]) -> list[Span]:
     return spans
 
 
-def _ranges(group: int, size: int) -> list[Span]:
-    count = min(4, size // SEGMENT_BYTES)
-    step = -(-size // count)
-    return [
-        (group, group + 1, i * step, -1 if i == count - 1 else (i + 1) * step) for i in range(count)
-    ]
+def cut_row_groups(sizes: Sequence[int]) -> list[Span]:
+    """In a file of few row groups, a large one is cut into up to four ranges, or most cores would
+    idle. A range is found by decoding its row group from the start, so more would cost more than
+    they gain.
+    """
+
+    def large(group: int) -> list[Span]:
+        if len(sizes) > FEW_ROW_GROUPS:
+            return [(group, group + 1, 0, -1)]
+        count = min(4, sizes[group] // SEGMENT_BYTES)
+        step = -(-sizes[group] // count)
+        firsts = [(group, group + 1, i * step, (i + 1) * step) for i in range(count - 1)]
+        return [*firsts, (group, group + 1, (count - 1) * step, -1)]
+
+    return _cut_runs(sizes, large)
 
 
 def cut_record_batches(
     sizes: Sequence[int], rows: Sequence[int], texts: Mapping[int, int]
 ) -> list[Span]:
-    """Runs of record batches worth SEGMENT_BYTES together; a large one alone.
+    """One that can be read in parts (`texts`: its bytes of text) is cut into ranges of its rows."""
 
-    One that can be read in parts (`texts`: its bytes of text) is cut into ranges of its rows.
-    """
-    spans: list[Span] = []
-    start, total = 0, 0
-    for index, size in enumerate(sizes):
-        if size >= 2 * SEGMENT_BYTES:
-            if start < index:
-                spans.append((start, index, 0, -1))
-            step = -(-rows[index] // max(1, texts.get(index, 0) // SEGMENT_BYTES)) or 1
-            firsts = range(0, max(1, rows[index]), step)
-            spans.extend((index, index + 1, first, first + step) for first in firsts[:-1])
-            spans.append((index, index + 1, firsts[-1], -1))
-            start, total = index + 1, 0
-            continue
-        total += size
-        if total >= SEGMENT_BYTES:
-            spans.append((start, index + 1, 0, -1))
-            start, total = index + 1, 0
-    if start < len(sizes):
-        spans.append((start, len(sizes), 0, -1))
-    return spans
+    def large(batch: int) -> list[Span]:
+        step = -(-rows[batch] // max(1, texts.get(batch, 0) // SEGMENT_BYTES)) or 1
+        firsts = range(0, max(1, rows[batch]), step)
+        ranges = [(batch, batch + 1, first, first + step) for first in firsts[:-1]]
+        return [*ranges, (batch, batch + 1, firsts[-1], -1)]
+
+    return _cut_runs(sizes, large)
 
 
 def cut_bytes(size: int) -> list[Span]:
