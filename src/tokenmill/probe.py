@@ -21,7 +21,7 @@ from tokenmill.config import EncoderChoice
 from tokenmill.documents import read_segment
 from tokenmill.encoders import ExactEncoder
 from tokenmill.encoders.unicode_gap import shipped_gap
-from tokenmill.plan import BATCH_BYTES, Plan, Segment, segments_of
+from tokenmill.plan import BATCH_BYTES, Plan, Segment, segments_of, text_sizes
 from tokenmill.sources import Source, open_parquet
 from tokenmill.texts import I64, from_bytes
 from tokenmill.tokenizer import Encoding
@@ -73,10 +73,11 @@ def kind_of(source: Source) -> str:
 
 
 class _Cut(NamedTuple):
-    """How a source is cut; for parquet, the rows of each row group."""
+    """How a source is cut; for parquet, the rows and the bytes of text of each row group."""
 
     segments: list[Segment]
     group_rows: list[int]
+    group_text: list[int]
 
 
 class _Visits:
@@ -108,11 +109,13 @@ class _Visits:
         if source.number not in self.cuts:
             segments = list(segments_of(source, self.plan.settings.reading))
             rows: list[int] = []
+            texts: list[int] = []
             if source.kind == "parquet":
                 with open_parquet(source.path) as file:
                     metadata = file.metadata
                     rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
-            self.cuts[source.number] = _Cut(segments, rows)
+                    texts = text_sizes(metadata, self.plan.settings.text_column)
+            self.cuts[source.number] = _Cut(segments, rows, texts)
         return self.cuts[source.number]
 
     def _segment(self, source: Source, inside: float) -> Iterator[tuple[Source, Segment]]:
@@ -194,6 +197,9 @@ def _input_bytes(source: Source, segment: Segment, batch: Batch, cut: _Cut) -> f
     """How much of the file, as it lies on disk, this batch stands for."""
     if source.kind == "parquet":
         size = sum(s.size for s in cut.segments if s.start == segment.start)
+        if batch.fragment is not None:  # a piece of a long row, by its share of the text
+            text = sum(cut.group_text[segment.start : segment.stop])
+            return size * min(1.0, batch.texts.size / max(1, text))
         rows = sum(cut.group_rows[segment.start : segment.stop])
         return size * min(1.0, batch.row_count / max(1, rows))
     if source.kind == "arrow":
