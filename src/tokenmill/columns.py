@@ -209,10 +209,7 @@ def _split(batch: Batch) -> Iterator[Batch]:
     if batch.texts.size <= 2 * BATCH_BYTES or batch.bad:
         yield batch
         return
-    offsets, start = batch.texts.offsets, 0
-    while start < batch.texts.documents:
-        limit = int(offsets[start]) + BATCH_BYTES
-        stop = max(start + 1, int(np.searchsorted(offsets, limit, side="right")) - 1)
+    for start, stop in batch.texts.runs(BATCH_BYTES):
         yield Batch(
             batch.texts.slice(start, stop),
             batch.rows[start:stop],
@@ -222,4 +219,3 @@ def _split(batch: Batch) -> Iterator[Batch]:
             stop - start,
             0,
         )
-        start = stop

@@ -8,7 +8,7 @@ without all that stands before it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -83,16 +83,20 @@ class Separator:
 
         The search begins at `start`, which must be a place that `sync` gave.
         """
+        for ends in self._ends(read, start, stop):
+            later = ends[ends >= least]
+            if len(later):
+                return int(later[0])
+        return -1
+
+    def _ends(self, read: Read, start: int, stop: int) -> Iterator[I64]:
+        """Block by block, where one ends that stands in [start, stop)."""
         while start < stop:
             reach = min(start + BLOCK_BYTES, stop)
-            data = read(start, min(reach + self.length - 1, stop))
-            ends = self.find_all(data) + self.length
-            later = ends[ends >= least - start]
-            if len(later):
-                end = start + int(later[0])
-                return end if end <= stop else -1
-            start = max(reach, start + int(ends[-1]) if len(ends) else 0)
-        return -1
+            found = self.find_all(read(start, min(reach + self.length - 1, stop)))
+            ends = found + (self.length + start)
+            yield ends
+            start = max(reach, int(ends[-1]) if len(ends) else 0)
 
     def last_end(self, read: Read, stop: int) -> int:
         """The end of the last one that ends at `stop` or before; 0 where there is none."""
@@ -106,10 +110,4 @@ class Separator:
 
     def count(self, read: Read, stop: int) -> int:
         """How many end at `stop` or before."""
-        total = start = 0
-        while start < stop:
-            reach = min(start + BLOCK_BYTES, stop)
-            ends = self.find_all(read(start, min(reach + self.length - 1, stop))) + self.length
-            total += len(ends)
-            start = max(reach, start + int(ends[-1]) if len(ends) else 0)
-        return total
+        return sum(map(len, self._ends(read, 0, stop)))

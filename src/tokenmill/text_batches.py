@@ -25,9 +25,13 @@ def whole_letters(data: bytes) -> int:
     return len(data)
 
 
-def bad_batch(row: int, bad: BadRow) -> Batch:
+def empty_batch(row: int) -> Batch:
     nothing = np.zeros(0, np.int64)
-    return Batch(from_bytes([]), nothing, nothing, [bad], row, 1, 0)
+    return Batch(from_bytes([]), nothing, nothing, [], row, 0, 0)
+
+
+def bad_batch(bad: BadRow) -> Batch:
+    return empty_batch(bad.row)._replace(bad=[bad], row_count=1)
 
 
 def in_fragments(batch: Batch) -> Iterator[Batch]:
@@ -49,15 +53,15 @@ def in_fragments(batch: Batch) -> Iterator[Batch]:
             lines = 0
         if row in good:
             piece, position = batch.texts.document(good[row]), int(batch.positions[good[row]])
-            for part in fragments(piece, position, row, Fragment(True, True), position):
+            for part in fragments(piece, row, Fragment(True, True), position):
                 yield part._replace(line_count=lines)
                 lines = 0
         elif row in aside:
             # It counts with its first piece: the unit that passes over it first must say so.
-            empty = bad_batch(row, aside[row])
-            for part in fragments(aside[row].content, 0, row, Fragment(True, True), 0):
+            empty = bad_batch(aside[row])
+            for part in fragments(aside[row].content, row, Fragment(True, True), 0):
                 yield empty._replace(stands_for=part.size, line_count=lines)
-                empty, lines = _nothing(row + 1), 0
+                empty, lines = empty_batch(row + 1), 0
         first = row + 1
 
 
@@ -73,15 +77,11 @@ def _rows_of(batch: Batch, first: int, stop: int) -> Batch:
     )
 
 
-def _nothing(row: int) -> Batch:
-    nothing = np.zeros(0, np.int64)
-    return Batch(from_bytes([]), nothing, nothing, [], row, 0, 0)
+def fragments(piece: bytes, row: int, fragment: Fragment, document: int) -> Iterator[Batch]:
+    """A piece of a document in batches of about BATCH_BYTES, cut where that is exact.
 
-
-def fragments(
-    piece: bytes, position: int, row: int, fragment: Fragment, document: int
-) -> Iterator[Batch]:
-    """A piece of a document in batches of about BATCH_BYTES, cut where that is exact."""
+    `document` is the place where the document begins, which decides its split.
+    """
     begin = 0
     while True:
         stop = -1
@@ -104,12 +104,25 @@ def fragments(
         begin = stop
 
 
+def separated(
+    text: bytes, separator: bytes, starts: I64, stops: I64, row: int, base: int
+) -> Iterator[Batch]:
+    """The documents between separators: these are taken out of the bytes, not the documents apart.
+
+    `base` is the place of the text in its file.
+    """
+    if len(starts) == 0:
+        return
+    block = text[int(starts[0]) : int(stops[-1])]
+    if len(starts) > 1:
+        block = block.replace(separator, b"")
+    offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(stops - starts)))
+    yield from split_documents(Texts(np.frombuffer(block, np.uint8), offsets), row, starts + base)
+
+
 def split_documents(texts: Texts, row: int, positions: I64) -> Iterator[Batch]:
     """Batches of about BATCH_BYTES; where one holds bad UTF-8, its documents one by one."""
-    start = 0
-    while start < texts.documents:
-        limit = int(texts.offsets[start]) + BATCH_BYTES
-        stop = max(start + 1, int(np.searchsorted(texts.offsets, limit, side="right")) - 1)
+    for start, stop in texts.runs(BATCH_BYTES):
         part = texts.slice(start, stop)
         if utf8_fault(part.used()):
             documents = [part.document(i) for i in range(part.documents)]
@@ -117,7 +130,6 @@ def split_documents(texts: Texts, row: int, positions: I64) -> Iterator[Batch]:
         else:
             rows = np.arange(row + start, row + stop, dtype=np.int64)
             yield Batch(part, rows, positions[start:stop], [], row + start, stop - start, 0)
-        start = stop
 
 
 def whole_documents(documents: list[bytes], row: int, positions: I64) -> Iterator[Batch]:

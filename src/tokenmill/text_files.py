@@ -30,11 +30,11 @@ from tokenmill.text_batches import (
     LONG_BYTES,
     bad_batch,
     fragments,
-    split_documents,
+    separated,
     whole_documents,
     whole_letters,
 )
-from tokenmill.texts import I64, Texts, utf8_fault
+from tokenmill.texts import I64, utf8_fault
 
 KEPT_BYTES = 1 << 20  # of a long bad document
 SCAN_BYTES = 1 << 20  # small enough to stay in the cache between reading and checking
@@ -148,7 +148,6 @@ class _Range:
             return Boundary(end if end >= 0 else self.size, True)
         # A long document: at the first cut, unless it ends before.
         while True:
-            end = separator.next_end(self.read, start, position, reach)
             text_stop = end - separator.length
             if end < 0:  # one may begin before `reach` and end behind it
                 text_stop = reach if reach == self.size else reach - separator.length + 1
@@ -160,6 +159,7 @@ class _Range:
             self.alive()
             start = max(start, reach - separator.length + 1)
             reach = min(self.size, reach + BLOCK_BYTES)
+            end = separator.next_end(self.read, start, position, reach)
 
     def _next_cut(self, position: int, stop: int) -> int:
         first, after = self.known.no_cut
@@ -208,29 +208,20 @@ class _Range:
             )
 
     def _whole(self, data: bytes, base: int, starts: I64, stops: I64, row: int) -> Iterator[Batch]:
-        done = 0
+        done, separator = 0, self.reading.separator or b""
         for index in np.flatnonzero(stops - starts > LONG_BYTES).tolist():
-            yield from self._short(data, base, starts[done:index], stops[done:index], row + done)
+            yield from separated(
+                data, separator, starts[done:index], stops[done:index], row + done, base
+            )
             piece = data[starts[index] : stops[index]]
             position = base + int(starts[index])
             if self.reading.may_cut and not utf8_fault(piece):
                 cut = Fragment(True, True)
-                yield from fragments(piece, position, row + index, cut, position)
+                yield from fragments(piece, row + index, cut, position)
             else:
                 yield from whole_documents([piece], row + index, np.array([position], np.int64))
             done = index + 1
-        yield from self._short(data, base, starts[done:], stops[done:], row + done)
-
-    def _short(self, data: bytes, base: int, starts: I64, stops: I64, row: int) -> Iterator[Batch]:
-        """Many documents: the separators are taken out of the bytes, not the documents apart."""
-        if len(starts) == 0:
-            return
-        separator = self.separator.value if self.separator else b""
-        block = data[int(starts[0]) : int(stops[-1])]
-        text = block.replace(separator, b"") if len(starts) > 1 else block
-        offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(stops - starts)))
-        texts = Texts(np.frombuffer(text, np.uint8), offsets)
-        yield from split_documents(texts, row, starts + base)
+        yield from separated(data, separator, starts[done:], stops[done:], row + done, base)
 
     def _fragments(
         self, piece: bytes, position: int, row: int, fragment: Fragment
@@ -238,9 +229,9 @@ class _Range:
         """Pieces of a document that reaches out of this range, if all of it is good text."""
         document = self.document_at(position)
         if not document.fault:
-            yield from fragments(piece, position, row, fragment, document.start)
+            yield from fragments(piece, row, fragment, document.start)
         elif fragment.last:
-            yield bad_batch(row, self._bad_row(document, row))
+            yield bad_batch(self._bad_row(document, row))
 
     def document_at(self, position: int) -> LongDocument:
         for known in self.known.long:
@@ -323,13 +314,8 @@ class _Stream:
         self.no_cut = 0
         del self.text[: int(found[-1]) + length]
         self.document = self.base
-        if len(starts):
-            assert self.separator is not None
-            block = text[int(starts[0]) : int(stops[-1])].replace(self.separator.value, b"")
-            offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(stops - starts)))
-            texts = Texts(np.frombuffer(block, np.uint8), offsets)
-            yield from split_documents(texts, self.row, starts + base)
-            self.row += len(starts)
+        yield from separated(text, self.reading.separator or b"", starts, stops, self.row, base)
+        self.row += len(starts)
 
     def _end(self, text: bytes) -> Iterator[Batch]:
         """The document at hand ends here."""
@@ -337,12 +323,12 @@ class _Stream:
         if self.begun:
             fault = self._faults()[start]
             if fault:
-                yield bad_batch(self.row, self._bad_row(start, fault))
+                yield bad_batch(self._bad_row(start, fault))
             else:
                 cut = Fragment(False, True)
-                yield from fragments(text, self.base, self.row, cut, start)
+                yield from fragments(text, self.row, cut, start)
         elif len(text) > LONG_BYTES and self.reading.may_cut and not utf8_fault(text):
-            yield from fragments(text, self.base, self.row, Fragment(True, True), start)
+            yield from fragments(text, self.row, Fragment(True, True), start)
         else:
             yield from whole_documents([text], self.row, np.array([start], np.int64))
         self.row += 1
@@ -366,7 +352,7 @@ class _Stream:
         del self.text[:last]
         if not self._faults()[self.document]:
             cut_piece = Fragment(not self.begun, False)
-            yield from fragments(piece, self.base, self.row, cut_piece, self.document)
+            yield from fragments(piece, self.row, cut_piece, self.document)
         self.base, self.begun = self.base + last, True
 
     def _faults(self) -> dict[int, str]:

@@ -6,7 +6,7 @@ A Python object per document would cost more than encoding it; a batch is two ar
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -47,6 +47,15 @@ class Texts(NamedTuple):
 
     def slice(self, start: int, stop: int) -> Texts:
         return Texts(self.data, self.offsets[start : stop + 1])
+
+    def runs(self, size: int) -> Iterator[tuple[int, int]]:
+        """Documents [start, stop) worth up to `size` bytes together, at least one each."""
+        start = 0
+        while start < self.documents:
+            limit = int(self.offsets[start]) + size
+            stop = max(start + 1, int(np.searchsorted(self.offsets, limit, side="right")) - 1)
+            yield start, stop
+            start = stop
 
 
 def from_bytes(documents: Iterable[bytes]) -> Texts:

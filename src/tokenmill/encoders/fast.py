@@ -23,7 +23,7 @@ U32 = npt.NDArray[np.uint32]
 
 
 class FastEncoderMissingError(EncoderError):
-    """gigatoken cannot load this vocabulary: WordPiece, Unigram, a hole in the ranks."""
+    """gigatoken cannot load this vocabulary: WordPiece, Unigram, user-defined symbols."""
 
 
 class FastEncoder:
