@@ -21,6 +21,9 @@ a pool for ever): workers send `to_wire()` and the coordinator rebuilds with `fr
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
+
 EXIT_OK = 0
 EXIT_QUARANTINED = 4
 
@@ -81,6 +84,24 @@ class Interrupted(TokenmillError):  # noqa: N818 - an interruption is not an err
     def __init__(self, message: str, *, hint: str = "", signal_number: int = 2) -> None:
         super().__init__(message, hint=hint)
         self.exit_code = 128 + signal_number
+
+
+@contextlib.contextmanager
+def faults_become(error_of: Callable[[BaseException], TokenmillError]) -> Iterator[None]:
+    """Whatever a library raises in here, as an error of ours.
+
+    A panic in Rust is a BaseException that `except Exception` lets through.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:
+        raise error_of(error) from None
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 _BY_NAME: dict[str, type[TokenmillError]] = {

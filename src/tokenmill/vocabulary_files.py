@@ -17,7 +17,7 @@ from typing import Any
 
 import xxhash
 
-from tokenmill.errors import EncoderError, UsageError
+from tokenmill.errors import EncoderError, UsageError, faults_become, first_line
 from tokenmill.tokenizer import (
     ENCODINGS,
     PATTERN_ALIASES,
@@ -174,15 +174,11 @@ def _try_pattern(pattern: str) -> None:
 
     ranks = {bytes([byte]): byte for byte in range(256)}
     probe = "Word's 123,  \n\n\té国 \u0301\x00!?_<|x|>\u2003👍 end\n"
-    try:
+    with faults_become(
+        lambda e: UsageError(f"--pattern: tiktoken cannot use this expression: {first_line(e)}")
+    ):
         codec = tiktoken.Encoding("own", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
         found = codec.decode_bytes(codec.encode_ordinary(probe))
-    except (KeyboardInterrupt, SystemExit, MemoryError):
-        raise
-    except BaseException as error:  # a panic is no Exception
-        raise UsageError(
-            f"--pattern: tiktoken cannot use this expression: {str(error).splitlines()[0]}"
-        ) from None
     if found != probe.encode():
         raise UsageError(
             "--pattern: the expression does not cover every letter: tiktoken would leave text out",
@@ -315,14 +311,10 @@ def load_tokenizers(content: bytes, where: str) -> Any:
     """A `tokenizers.Tokenizer` for which all text is text."""
     from tokenizers import Tokenizer
 
-    try:
+    with faults_become(
+        lambda e: UsageError(f"--tokenizer {where}: the tokenizers library cannot load it: {e}")
+    ):
         tokenizer = Tokenizer.from_str(content.decode("utf-8-sig"))
-    except (KeyboardInterrupt, SystemExit, MemoryError):
-        raise
-    except BaseException as error:  # plain Exceptions, and panics, which are none
-        raise UsageError(
-            f"--tokenizer {where}: the tokenizers library cannot load it: {error}"
-        ) from None
     tokenizer.encode_special_tokens = True
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -419,15 +411,15 @@ def _piece(model: Any, index: int) -> tuple[str, ...]:
 def load_sentencepiece(content: bytes, where: str) -> Any:
     import sentencepiece
 
-    try:
+    with faults_become(
+        lambda e: UsageError(
+            f"--tokenizer {where}: neither a tokenizer.json, nor .tiktoken ranks, nor a "
+            f"SentencePiece model: {first_line(e)}"
+        )
+    ):
         if not content:
             raise ValueError("the file is empty")
         return sentencepiece.SentencePieceProcessor(model_proto=content)
-    except Exception as error:  # the library raises RuntimeError and others
-        raise UsageError(
-            f"--tokenizer {where}: neither a tokenizer.json, nor .tiktoken ranks, nor a "
-            f"SentencePiece model: {str(error).splitlines()[0]}"
-        ) from None
 
 
 # --- special ids -----------------------------------------------------------------------------

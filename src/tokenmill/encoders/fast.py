@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.encoders.arrays import encode_flat, settle
-from tokenmill.errors import EncoderError
+from tokenmill.errors import EncoderError, faults_become, first_line
 from tokenmill.texts import I64, Texts
 from tokenmill.tokenizer import Encoding
 from tokenmill.vocabulary_files import parse_ranks, read_vocabulary, without_special
@@ -48,26 +48,21 @@ class FastEncoder:
         self._backend = None
         _trim_heap()
         content = read_vocabulary(self.encoding)
-        try:
+        with faults_become(self._missing):
             self._backend = _load(self.encoding, content)
-        except (KeyboardInterrupt, SystemExit, MemoryError):
-            raise
-        except BaseException as error:  # whatever its loaders raise; a panic is no Exception
-            raise FastEncoderMissingError(
-                f"gigatoken cannot load {self.encoding.name}: {first_line(error)}",
-                hint="use --encoder auto or --encoder reference",
-            ) from None
         settle(self._backend)
+
+    def _missing(self, error: BaseException) -> FastEncoderMissingError:
+        return FastEncoderMissingError(
+            f"gigatoken cannot load {self.encoding.name}: {first_line(error)}",
+            hint="use --encoder auto or --encoder reference",
+        )
 
     def encode(self, texts: Texts) -> tuple[U32, I64]:
         """Ids of all documents end to end, and the offsets at which each begins and ends."""
         if texts.documents == 0 or texts.size == 0:
             return np.zeros(0, np.uint32), np.zeros(texts.documents + 1, np.int64)
         return encode_flat(self._backend, texts)
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _load(encoding: Encoding, content: bytes) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 
 from tokenmill.encoders.cuts import cut_long
 from tokenmill.encoders.fast import U32
-from tokenmill.errors import EncoderError
+from tokenmill.errors import EncoderError, faults_become
 from tokenmill.texts import I64, Texts, from_bytes
 from tokenmill.tokenizer import Encoding
 from tokenmill.vocabulary_files import (
@@ -48,15 +48,11 @@ class ReferenceEncoder:
         return self._encode_piece(document)
 
     def _encode_piece(self, piece: bytes) -> U32:
-        try:
-            return np.asarray(self._encode(piece.decode()), np.uint32)
-        except (KeyboardInterrupt, SystemExit, MemoryError, UnicodeDecodeError):
-            raise
-        except BaseException as error:
-            # A panic in Rust is a BaseException that `except Exception` lets through.
-            raise ReferenceEncoderError(
-                f"the reference failed: {type(error).__name__}: {error}"
-            ) from None
+        text = piece.decode()
+        with faults_become(
+            lambda e: ReferenceEncoderError(f"the reference failed: {type(e).__name__}: {e}")
+        ):
+            return np.asarray(self._encode(text), np.uint32)
 
     def encode(self, texts: Texts) -> tuple[U32, I64]:
         pieces = [self.encode_document(texts.document(i)) for i in range(texts.documents)]
