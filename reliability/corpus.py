@@ -1,0 +1,108 @@
+"""Small inputs in every format we read, and what a finished dataset looks like."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow
+import pyarrow.ipc
+import pyarrow.parquet
+
+WORDS = [
+    "the",
+    "of",
+    "and",
+    "to",
+    "in",
+    "is",
+    "was",
+    "for",
+    "that",
+    "with",
+    "on",
+    "as",
+    "by",
+    "at",
+    "from",
+    "his",
+    "it",
+    "an",
+    "were",
+    "are",
+    "which",
+    "this",
+    "be",
+    "or",
+    "naïve",
+    "Straße",
+    "東京",
+    "данные",
+    "😀",
+    "don't",
+    "I'll",
+    "1984",
+    "3.14",
+    "def",
+    "return()",
+    "\n\n",
+    "\t",
+    "<|endoftext|>",
+]
+
+
+def documents(count: int, seed: object = 0, words: int = 60) -> list[str]:
+    """Texts of many lengths, some empty, in several scripts: the same for the same seed."""
+    rng = random.Random(f"documents {seed}")
+    return [
+        "" if rng.random() < 0.05 else " ".join(rng.choices(WORDS, k=rng.randint(1, 2 * words)))
+        for _ in range(count)
+    ]
+
+
+def write_parquet(
+    path: Path, texts: Sequence[str | bytes | None], rows: int = 20, **kw: object
+) -> Path:
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path, row_group_size=rows, **kw)
+    return path
+
+
+def write_arrow(path: Path, texts: Sequence[str | None], rows: int = 20) -> Path:
+    table = pyarrow.table({"text": texts})
+    with pyarrow.ipc.new_stream(path, table.schema) as writer:
+        writer.write_table(table, max_chunksize=rows)
+    return path
+
+
+def write_jsonl(path: Path, texts: Sequence[str]) -> Path:
+    content = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+    if path.suffix == ".gz":
+        content = gzip.compress(content, mtime=0)
+    elif path.suffix == ".zst":
+        content = pyarrow.compress(content, "zstd", asbytes=True)
+    path.write_bytes(content)
+    return path
+
+
+def mixed(folder: Path, count: int = 60) -> list[Path]:
+    """One file of each kind but text, which is not mixed with others; some dozen units."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return [
+        write_parquet(folder / "a.parquet", documents(count, "a")),
+        write_jsonl(folder / "b.jsonl", documents(count, "b")),
+        write_jsonl(folder / "c.jsonl.gz", documents(count // 2, "c")),
+        write_jsonl(folder / "d.jsonl.zst", documents(count // 2, "d")),
+        write_arrow(folder / "e.arrow", documents(count, "e")),
+    ]
+
+
+def dataset_bytes(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, hidden ones too, but run.json, which is about the run."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != "run.json"
+    }
