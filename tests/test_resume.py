@@ -426,47 +426,6 @@ def test_a_second_coordinator_is_refused_with_the_first_ones_process_id(
     assert process.returncode == 0
 
 
-def test_a_crash_in_the_middle_of_the_commit_is_rolled_forward(
-    inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tokenmill import commit, storage
-
-    tokenmill.prepare(inputs, tmp_path / "clean", format="llmc", shard_tokens="50k", name="x")
-    expected = dataset_bytes(tmp_path / "clean")
-    steps = len(expected) + 3
-    seen = 0
-    for crash_at in range(steps):
-        output = tmp_path / f"o{crash_at}"
-        count = 0
-
-        def crashing(original: object) -> object:
-            def step(*args: object) -> object:
-                nonlocal count
-                if count == crash_at:  # noqa: B023 - used within this iteration only
-                    raise TokenmillError("crash")
-                count += 1
-                return original(*args)  # type: ignore[operator]
-
-            return step
-
-        with monkeypatch.context() as patch:
-            patch.setattr(commit, "publish", crashing(storage.publish))
-            patch.setattr(commit, "write_atomic", crashing(storage.write_atomic))
-            patch.setattr(storage.Workspace, "remove_work", crashing(storage.Workspace.remove_work))
-            try:
-                tokenmill.prepare(
-                    inputs, output, format="llmc", shard_tokens="50k", name="x", workers=0
-                )
-            except TokenmillError as error:
-                seen += str(error) == "crash"
-        result = tokenmill.prepare(
-            inputs, output, format="llmc", shard_tokens="50k", name="x", workers=0
-        )
-        assert dataset_bytes(output) == expected
-        assert result.run.get("units_encoded", 0) == 0, "nothing is encoded again"
-    assert seen == len(expected) + 2, "a crash before every step of the commit"
-
-
 def test_a_run_stopped_by_a_bad_row_goes_on_with_quarantine(tmp_path: Path) -> None:
     texts: list[str | None] = ["word " * 3000] * 4000
     texts[3500] = None

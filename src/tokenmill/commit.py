@@ -29,7 +29,15 @@ from tokenmill.manifest import (
 )
 from tokenmill.pack import streams_of
 from tokenmill.plan import Plan
-from tokenmill.storage import OutputFiles, Workspace, publish, sync_directory, write_atomic
+from tokenmill.storage import (
+    OutputFiles,
+    Workspace,
+    is_published,
+    publish,
+    read_file,
+    sync_directory,
+    write_atomic,
+)
 
 U64 = npt.NDArray[np.uint64]
 PIECES = "index/pieces"
@@ -94,8 +102,8 @@ def commit(plan: Plan, ledger: Ledger, final: State, workspace: Workspace) -> Ma
 
 def read_commit(workspace: Workspace) -> Commit:
     try:
-        decision = msgspec.json.decode(workspace.commit.read_bytes(), type=Commit)
-    except (OSError, msgspec.DecodeError) as error:
+        decision = msgspec.json.decode(read_file(workspace.commit), type=Commit)
+    except msgspec.DecodeError as error:
         raise StorageError(
             f"{workspace.commit}: cannot be read: {error}",
             hint="which files are its own cannot be told: look into the folder, remove it by hand",
@@ -105,14 +113,19 @@ def read_commit(workspace: Workspace) -> Commit:
 
 
 def published(workspace: Workspace, decision: Commit) -> list[str]:
-    """Of the files a commit names, those that have left the work folder: only they are ours."""
+    """Of the files a commit names, those that have got their name: only they are ours."""
     return [
-        path for path, working in decision.names.items() if not (workspace.files / working).exists()
+        path
+        for path, working in decision.names.items()
+        if is_published(workspace.files / working, workspace.output / path)
     ]
 
 
 def roll_forward(workspace: Workspace, decision: Commit) -> Manifest:
-    """Names for all files, then the manifest. May be repeated after a crash at any point."""
+    """Names for all files, then the manifest. May be repeated after a crash at any point.
+
+    The work folder is left to the caller: it goes last.
+    """
     manifest = decision.manifest
     folders = {workspace.output}
     for entry in manifest.files:
@@ -126,8 +139,7 @@ def roll_forward(workspace: Workspace, decision: Commit) -> Manifest:
             )
     for folder in folders:
         sync_directory(folder)
-    write_atomic(workspace.manifest, manifest.encode())
-    workspace.remove_work()
+    workspace.put(workspace.manifest, manifest.encode())
     return manifest
 
 

@@ -19,7 +19,7 @@ from tokenmill.engines.books import Books, check_pieces
 from tokenmill.errors import RefusedError, VerificationError
 from tokenmill.manifest import Manifest, UnitRecord, read_journal
 from tokenmill.plan import Plan, difference
-from tokenmill.storage import Lock, Workspace, create_exclusively
+from tokenmill.storage import Lock, Workspace, create_exclusively, read_file
 
 # By segment: rows that ended their worker, of units that must be done again all the same.
 Aside = dict[tuple[int, int], dict[int, str]]
@@ -32,6 +32,7 @@ class Opened(msgspec.Struct, frozen=True):
     books: Books | None
     durable: list[UnitRecord]
     aside: Aside
+    mtimes: dict[str, int] = {}  # of the inputs, when a commit that is rolled forward was begun
 
 
 @contextlib.contextmanager
@@ -46,13 +47,11 @@ def open_job(plan: Plan, run: RunSettings, workspace: Workspace) -> Iterator[Ope
         if run.overwrite or workspace.removing.exists():
             _remove_old(workspace)
         if workspace.manifest.exists():  # a crash before the work folder was removed
-            manifest = _finished(plan, workspace)
-            workspace.remove_work()
-            yield Opened(manifest, None, [], {})
+            yield Opened(_finished(plan, workspace), None, [], {})
             return
         mtimes = _bind(plan, workspace)
-        if workspace.commit.exists():
-            yield Opened(roll_forward(workspace, read_commit(workspace)), None, [], {})
+        if workspace.commit.exists():  # made under the plan that was just compared
+            yield Opened(roll_forward(workspace, read_commit(workspace)), None, [], {}, mtimes)
             return
         workspace.clear_spill()
         books, durable, aside = _recover(plan, run, workspace, mtimes)
@@ -119,8 +118,8 @@ def _finished(plan: Plan, workspace: Workspace) -> Manifest:
 def _refuse_touched(plan: Plan, workspace: Workspace) -> None:
     """Of a large file only samples are compared: one written to since may have changed."""
     try:
-        made_from = msgspec.json.decode((workspace.output / "run.json").read_bytes())["sources"]
-    except (OSError, msgspec.DecodeError, KeyError, TypeError):
+        made_from = msgspec.json.decode(read_file(workspace.run_record))["sources"]
+    except (FileNotFoundError, msgspec.DecodeError, KeyError, TypeError):
         return
     for source in plan.sources:
         then = made_from.get(source.name, {}).get("mtime_ns", source.mtime_ns)
@@ -145,6 +144,7 @@ def _bind(plan: Plan, workspace: Workspace) -> dict[str, int]:
     """Create plan.json, or compare with the one there; returns its modification times."""
     mtimes = {source.name: source.mtime_ns for source in plan.sources}
     if not workspace.plan.exists():
+        workspace.clear_work()  # what a crash left of a removal belongs to another plan
         content = {"plan": plan.to_dict(), "mtimes": mtimes}
         create_exclusively(workspace.plan, msgspec.json.encode(content))
         return mtimes
@@ -153,7 +153,7 @@ def _bind(plan: Plan, workspace: Workspace) -> dict[str, int]:
 
 def _compare_bound(plan: Plan, workspace: Workspace) -> dict[str, int]:
     try:
-        stored = msgspec.json.decode(workspace.plan.read_bytes())
+        stored = msgspec.json.decode(read_file(workspace.plan))
     except msgspec.DecodeError as error:
         raise RefusedError(
             f"{workspace.plan}: damaged: {error}", hint="use --overwrite to start anew"

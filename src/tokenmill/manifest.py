@@ -17,6 +17,7 @@ import xxhash
 from tokenmill.errors import VerificationError
 from tokenmill.pack import StreamState
 from tokenmill.plan import UnitId
+from tokenmill.storage import read_file
 
 MANIFEST_VERSION = 1
 JOURNAL_MAGIC = b"tokenmill-journal-1\n"
@@ -109,7 +110,7 @@ def frame_record(record: UnitRecord) -> bytes:
 def read_journal(path: Path, fingerprint: str) -> tuple[list[UnitRecord], int]:
     """The valid records and the length they take; whatever follows is torn and ignored."""
     try:
-        content = path.read_bytes()
+        content = read_file(path)
     except FileNotFoundError:
         return [], 0
     header = journal_header(fingerprint)
@@ -206,7 +207,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @classmethod
     def load(cls, path: Path) -> Manifest:
-        return cls.decode(path.read_bytes(), str(path))
+        return cls.decode(read_file(path), str(path))
 
 
 def checksum_of_digests(digests: bytes) -> str:

@@ -31,7 +31,7 @@ from tokenmill.manifest import Manifest
 from tokenmill.options import Options, make_options, plan_settings, run_settings
 from tokenmill.plan import Plan
 from tokenmill.sources import Found, find_sources
-from tokenmill.storage import Workspace, write_atomic
+from tokenmill.storage import Workspace
 from tokenmill.tokenizer import Encoding
 from tokenmill.vocabulary_files import find_encoding
 
@@ -107,9 +107,11 @@ def _prepare(
             manifest = committing.commit(
                 prepared.plan, books.ledger, books.frontier.state, workspace
             )
-    seconds = time.monotonic() - began
-    if run:
-        _write_run_record(workspace, prepared, run, seconds)
+        seconds = time.monotonic() - began
+        if workspace.work.exists():
+            if run or not workspace.run_record.exists():  # a crash may have come after it
+                _write_run_record(workspace, prepared, opened, run, seconds)
+            workspace.remove_work()
     return Result(
         output=os.fspath(output),
         manifest=manifest,
@@ -234,7 +236,7 @@ def _signals() -> Iterator[Callable[[], None]]:
 
 
 def _write_run_record(
-    workspace: Workspace, prepared: Prepared, run: dict[str, Any], seconds: float
+    workspace: Workspace, prepared: Prepared, opened: Opened, run: dict[str, Any], seconds: float
 ) -> None:
     """run.json: what the manifest must not hold, since it differs from run to run."""
     packages = ("tokenmill", "gigatoken", LIBRARY[prepared.encoding.kind], "pyarrow", "numpy")
@@ -242,10 +244,11 @@ def _write_run_record(
         "version": 1,
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "seconds": round(seconds, 3),
-        **run,
+        **(run or {"rolled_forward": True}),
         "settings": msgspec.to_builtins(prepared.run),
         "sources": {
-            s.name: {"path": s.path, "mtime_ns": s.mtime_ns} for s in prepared.plan.sources
+            s.name: {"path": s.path, "mtime_ns": opened.mtimes.get(s.name, s.mtime_ns)}
+            for s in prepared.plan.sources
         },
         "tokenizer": prepared.encoding.path or prepared.encoding.name,
         "host": platform.node(),
@@ -253,7 +256,7 @@ def _write_run_record(
         "packages": {name: metadata.version(name) for name in packages},
     }
     content = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
-    write_atomic(workspace.output / "run.json", content)
+    workspace.put(workspace.run_record, content)
 
 
 def _warnings(manifest: Manifest, settings: PlanSettings) -> list[str]:

@@ -11,7 +11,10 @@
         removing.json          the manifest of a dataset that --overwrite is about to remove
 
 Every change that must survive is write, fsync, rename, fsync of the directory. Tokens go by
-pwrite to their place, are synced in bulk, and only then named in the journal.
+pwrite to their place, are synced in bulk, and only then named in the journal. Whatever moves
+from one folder to another is linked there first: no order in which a disk may keep the two
+changes loses it. Each call that changes the disk goes through `disk`, where tests make it fail
+(`failpoints`).
 """
 
 from __future__ import annotations
@@ -20,7 +23,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,28 +31,40 @@ import numpy as np
 import xxhash
 
 from tokenmill.errors import RefusedError, StorageError
+from tokenmill.failpoints import disk_of
 
 WORK = ".tokenmill"
 FILES = "files"
 SPILL = "spill"
 # numpy arrays are buffers too, though their type does not say so
 Buffer = bytes | memoryview | Any
+A_NAME = 4096  # what a new name may cost: a block of its folder
+NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+disk: Any = disk_of(os.environ)
 
 
 @contextlib.contextmanager
-def _explained(what: str, path: Path | str, needed: int = 0) -> Iterator[None]:
+def _explained(what: str, path: Path | str, needed: int = A_NAME) -> Iterator[None]:
     """Any OSError as a StorageError that names the path, and the bytes when the disk is full."""
     try:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        if full and needed:
-            reason += f" ({needed} bytes were needed)"
+        if full:
+            reason += f" ({needed} bytes were needed{_free_bytes(path)})"
         raise StorageError(
             f"{path}: cannot {what}: {reason}",
             hint="free some space and run the same command again: it resumes" if full else "",
         ) from None
+
+
+def _free_bytes(path: Path | str) -> str:
+    with contextlib.suppress(OSError):
+        found = os.statvfs(next(p for p in (Path(path), *Path(path).parents) if p.exists()))
+        return f", {found.f_bavail * found.f_frsize} are free"
+    return ""
 
 
 class Workspace:
@@ -66,13 +80,13 @@ class Workspace:
         self.commit = self.work / "commit.json"
         self.removing = self.work / "removing.json"
         self.manifest = self.output / "manifest.json"
+        self.run_record = self.output / "run.json"
 
     def create(self) -> None:
         with _explained("create the folder", self.work):
-            missing = [p for p in (self.output, *self.output.parents) if not p.exists()]
-            self.files.mkdir(parents=True, exist_ok=True)
-            self.spill.mkdir(exist_ok=True)
-            for folder in (self.work, self.output, *(made.parent for made in missing)):
+            made = make_folder(self.files)
+            made += make_folder(self.spill)
+            for folder in dict.fromkeys((self.work, self.output, *(new.parent for new in made))):
                 sync_directory(folder)
 
     def foreign_files(self) -> list[str]:
@@ -83,46 +97,55 @@ class Workspace:
             raise RefusedError(f"{self.output}: exists and is not a directory")
         return sorted(p.name for p in self.output.iterdir() if not p.name.startswith("."))
 
+    def put(self, path: Path, content: bytes) -> None:
+        """A small file of the dataset; what a crash leaves of it goes with the work folder."""
+        write_atomic(path, content, self.work / f".{path.name}.tmp")
+
     def clear_spill(self) -> None:
-        shutil.rmtree(self.spill, ignore_errors=True)
+        remove_folder(self.spill)
         with _explained("create the folder", self.spill):
-            self.spill.mkdir(parents=True, exist_ok=True)
+            make_folder(self.spill)
 
     def clear_work(self) -> None:
-        """Start anew under the lock that is held: everything but the lock goes."""
+        """Start anew under the lock that is held: everything but the lock goes.
+
+        The decision to publish first: without its plan it would be taken for the next one's.
+        """
         with _explained("remove", self.work):
-            for path in (self.plan, self.journal, self.commit):
-                path.unlink(missing_ok=True)
-            sync_directory(self.work)
-            shutil.rmtree(self.files, ignore_errors=True)
+            for path in (self.commit, self.journal, self.plan):
+                if _unlink(path):
+                    sync_directory(self.work)
+            _remove_tree(self.files)
         self.create()
 
     def remove_work(self) -> None:
         """Forget the work folder; the plan goes first, so that half a removal is no job."""
         with _explained("remove", self.work):
             for path in (self.plan, self.journal):
-                path.unlink(missing_ok=True)
-            if self.work.exists():
-                shutil.rmtree(self.work)
+                _unlink(path)
+            _remove_tree(self.work)
             sync_directory(self.output)
 
     def begin_removal(self) -> None:
         """The manifest goes first, into the work folder: what it names can still be found."""
         with _explained("move", self.manifest):
-            os.replace(self.manifest, self.removing)
+            _name_again(self.manifest, self.removing)
             sync_directory(self.work)
+            _unlink(self.manifest)
             sync_directory(self.output)
 
     def finish_removal(self, names: list[str]) -> None:
         """Remove the files that a dataset or a commit named, and no others."""
         with _explained("remove", self.output):
             for name in names:
-                (self.output / name).unlink(missing_ok=True)
+                _unlink(self.output / name)
             for folder in {(self.output / name).parent for name in names} - {self.output}:
+                if folder.exists():
+                    sync_directory(folder)
                 with contextlib.suppress(OSError):
-                    folder.rmdir()
+                    disk.rmdir(folder)
             sync_directory(self.output)
-            self.removing.unlink(missing_ok=True)
+            _unlink(self.removing)
 
 
 class Lock:
@@ -133,45 +156,53 @@ class Lock:
         while True:
             workspace.create()
             with _explained("open", path):
-                self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                self._fd = disk.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             self._take(path, workspace)
             with contextlib.suppress(OSError):
                 if os.fstat(self._fd).st_ino == path.stat().st_ino:
                     break
-            os.close(self._fd)  # its holder finished and removed it meanwhile: lock the new one
+            self.release()  # its holder finished and removed it meanwhile: lock the new one
         with _explained("write", path, 32):
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, str(os.getpid()).encode(), 0)
+            disk.ftruncate(self._fd, 0)
+            write_all(self._fd, str(os.getpid()).encode(), 0)
 
     def _take(self, path: Path, workspace: Workspace) -> None:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(self._fd, 32, 0).decode(errors="replace").strip() or "unknown"
-            os.close(self._fd)
+            self.release()
             raise RefusedError(
                 f"{workspace.output}: another tokenmill is at work here (process {holder})",
                 hint="wait for it, or stop it; then run the same command again",
             ) from None
         except OSError as error:
-            os.close(self._fd)
+            self.release()
             raise StorageError(
                 f"{path}: cannot be locked: {error.strerror}",
                 hint="this file system has no locks; write to another one and copy",
             ) from None
 
     def release(self) -> None:
-        os.close(self._fd)
+        disk.close(self._fd)
+
+
+# --- steps that everything else is made of ---------------------------------------------------
 
 
 def sync_directory(path: Path) -> None:
     """Make names in a folder durable."""
-    with _explained("sync the folder", path):
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+    with _explained("sync the folder", path), _opened(path, os.O_RDONLY) as fd:
+        disk.fsync(fd)
+
+
+def make_folder(path: Path) -> list[Path]:
+    """A folder and those above it, where missing; returns the ones made."""
+    missing = [p for p in (path, *path.parents) if not p.is_dir()][::-1]
+    for folder in missing:
+        with contextlib.suppress(FileExistsError):  # another process was faster
+            disk.mkdir(folder)
+    return missing
 
 
 def write_all(fd: int, buffer: Buffer, offset: int) -> int:
@@ -179,22 +210,99 @@ def write_all(fd: int, buffer: Buffer, offset: int) -> int:
     view = memoryview(buffer).cast("B") if len(buffer) else memoryview(b"")
     done = 0
     while done < len(view):
-        done += os.pwrite(fd, view[done:], offset + done)
+        written = disk.pwrite(fd, view[done:], offset + done)
+        if written == 0:
+            raise OSError(errno.EIO, "a write that writes nothing")
+        done += written
     return done
 
 
-def write_atomic(path: Path, content: bytes) -> None:
+def write_atomic(path: Path, content: bytes, temporary: Path | None = None) -> None:
     """A file that is there completely or not at all, even after a power cut."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = temporary or path.with_name(f".{path.name}.tmp")
     with _explained("write", path, len(content)):
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        try:
+        with _opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as fd:
             write_all(fd, content, 0)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.replace(temporary, path)
+            disk.fsync(fd)
+        disk.replace(temporary, path)
         sync_directory(path.parent)
+
+
+def read_file(path: Path) -> bytes:
+    """All of a file; FileNotFoundError where there is none, every other fault explained."""
+    try:
+        with _opened(path, os.O_RDONLY) as fd:
+            return b"".join(_pieces(fd, 0, os.fstat(fd).st_size))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def read_piece(path: Path, offset: int, length: int) -> bytes:
+    """Bytes of a file, through a descriptor of its own: safe from any thread."""
+    with _opened(path, os.O_RDONLY) as fd:
+        return b"".join(_pieces(fd, offset, length))
+
+
+@contextlib.contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    fd = disk.open(path, flags | os.O_CLOEXEC, 0o644)
+    try:
+        yield fd
+    finally:
+        disk.close(fd)
+
+
+def _pieces(fd: int, offset: int, length: int) -> Iterator[bytes]:
+    """A read may be short too; it ends where the file ends."""
+    end = offset + length
+    while offset < end and (piece := disk.pread(fd, end - offset, offset)):
+        yield piece
+        offset += len(piece)
+
+
+def _unlink(path: Path) -> bool:
+    """Whether there was something to remove."""
+    try:
+        disk.unlink(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _remove_tree(folder: Path) -> None:
+    """Never through a link: what it points to is not ours."""
+    try:
+        entries = list(os.scandir(folder))
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            _remove_tree(Path(entry.path))
+        else:
+            _unlink(Path(entry.path))
+    disk.rmdir(folder)
+
+
+def _name_again(source: Path, target: Path) -> None:
+    """A second name for a file; on a file system without hard links, another one."""
+    try:
+        disk.link(source, target)
+    except FileExistsError:
+        if not _same_file(source, target):
+            raise
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        disk.replace(source, target)
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    try:
+        return os.path.samestat(one.lstat(), other.lstat())
+    except FileNotFoundError:
+        return False
 
 
 def cache_folder() -> Path:
@@ -206,8 +314,8 @@ def cache_folder() -> Path:
 def keep_in_cache(name: str, content: bytes) -> None:
     path = cache_folder() / name
     with _explained("create", path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, content)
+        make_folder(path.parent)
+    write_atomic(path, content, path.with_name(f".{name}.{os.getpid()}.tmp"))
 
 
 class GrowingFile:
@@ -221,9 +329,9 @@ class GrowingFile:
         self._length = 0
         self._digest = xxhash.xxh3_128()
         with _explained("write", self._temporary):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-            self._fd = os.open(self._temporary, flags, 0o600)
+            self._fd = disk.open(self._temporary, flags, 0o600)
 
     @property
     def digest(self) -> str:
@@ -242,9 +350,9 @@ class GrowingFile:
     def finish(self, name: str, mtime_ns: int) -> Path:
         target = self.folder / name
         with _explained("write", target):
-            os.fsync(self._fd)
             os.utime(self._fd, ns=(mtime_ns, mtime_ns))
-            os.replace(self._temporary, target)
+            disk.fsync(self._fd)
+            disk.replace(self._temporary, target)
             sync_directory(self.folder)
         return target
 
@@ -255,36 +363,46 @@ class GrowingFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._fd)
+        disk.close(self._fd)
         remove_file(self._temporary)
 
 
 def create_exclusively(path: Path, content: bytes) -> None:
     """Like `write_atomic`, but never over an existing file."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     write_atomic(temporary, content)
-    with _explained("create", path):
+    with _explained("create", path, len(content)):
         try:
-            os.link(temporary, path)
+            _name_again(temporary, path)
         except FileExistsError:
-            temporary.unlink()
             raise RefusedError(f"{path}: exists already") from None
-        except OSError:  # a file system without hard links: the lock keeps others out
-            os.replace(temporary, path)
-        temporary.unlink(missing_ok=True)
+        finally:
+            _unlink(temporary)
         sync_directory(path.parent)
 
 
 def publish(source: Path, target: Path) -> None:
-    """Give a finished file its final name; done already is fine (a commit rolled forward)."""
+    """Give a finished file its final name; done already is fine (a commit rolled forward).
+
+    The working name stays until the work folder goes.
+    """
     with _explained("rename to", target):
-        if source.exists():
-            if target.exists():
-                raise RefusedError(
-                    f"{target}: is in the way and not ours", hint="move it, then run again"
-                )
-            target.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(source, target)
+        if not source.exists():  # a file system without hard links
+            return
+        make_folder(target.parent)
+        try:
+            _name_again(source, target)
+        except FileExistsError:
+            raise RefusedError(
+                f"{target}: is in the way and not ours", hint="move it, then run again"
+            ) from None
+
+
+def is_published(source: Path, target: Path) -> bool:
+    return not source.exists() or _same_file(source, target)
+
+
+# --- files that grow -------------------------------------------------------------------------
 
 
 class OutputFiles:
@@ -300,9 +418,9 @@ class OutputFiles:
         fd = self._fds.pop(name, None)
         if fd is None:
             if len(self._fds) >= self.MAX_OPEN:
-                os.close(self._fds.pop(next(iter(self._fds))))
+                disk.close(self._fds.pop(next(iter(self._fds))))
             with _explained("open", self.folder / name):
-                fd = os.open(self.folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                fd = disk.open(self.folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._fds[name] = fd
         return fd
 
@@ -312,32 +430,27 @@ class OutputFiles:
 
     def read(self, name: str, offset: int, length: int) -> bytes:
         with _explained("read", self.folder / name):
-            return os.pread(self._fd(name), length, offset)
+            return b"".join(_pieces(self._fd(name), offset, length))
 
     def sync(self, name: str) -> None:
-        with _explained("sync", self.folder / name):
-            os.fdatasync(self._fd(name)) if hasattr(os, "fdatasync") else os.fsync(self._fd(name))
+        with _explained("sync", self.folder / name, self.size(name)):
+            _sync_data(self._fd(name))
 
     def size(self, name: str) -> int:
         return os.fstat(self._fd(name)).st_size
 
     def truncate(self, name: str, size: int) -> None:
         with _explained("truncate", self.folder / name):
-            os.ftruncate(self._fd(name), size)
+            disk.ftruncate(self._fd(name), size)
 
     def close(self) -> None:
         for fd in self._fds.values():
-            os.close(fd)
+            disk.close(fd)
         self._fds.clear()
 
 
-def read_piece(path: Path, offset: int, length: int) -> bytes:
-    """Bytes of a file, through a descriptor of its own: safe from any thread."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.pread(fd, length, offset)
-    finally:
-        os.close(fd)
+def _sync_data(fd: int) -> None:
+    getattr(disk, "fdatasync", disk.fsync)(fd)  # macOS has only the other
 
 
 class AppendLog:
@@ -346,8 +459,8 @@ class AppendLog:
     def __init__(self, path: Path, valid_length: int, header: bytes) -> None:
         self.path = path
         with _explained("open", path):
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            os.ftruncate(self._fd, valid_length)  # a torn last record goes
+            self._fd = disk.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            disk.ftruncate(self._fd, valid_length)  # a torn last record goes
             self._length = valid_length
             if valid_length == 0:
                 self.append(header)
@@ -357,33 +470,32 @@ class AppendLog:
         with _explained("append to", self.path, len(content)):
             try:
                 write_all(self._fd, content, self._length)
-                os.fsync(self._fd)
+                disk.fsync(self._fd)
             except OSError:
                 with contextlib.suppress(OSError):
-                    os.ftruncate(self._fd, self._length)
+                    disk.ftruncate(self._fd, self._length)
                 raise
         self._length += len(content)
 
     def close(self) -> None:
-        os.close(self._fd)
+        disk.close(self._fd)
 
 
 def write_spill(path: Path, arrays: list[np.ndarray[Any, Any]]) -> None:
     """Put a unit's arrays aside until its place is known. Needs no sync: a lost one is redone."""
-    with _explained("write", path, sum(array.nbytes for array in arrays)):
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        try:
-            offset = 0
-            for array in arrays:
-                offset += write_all(fd, np.ascontiguousarray(array), offset)
-        finally:
-            os.close(fd)
+    needed = sum(array.nbytes for array in arrays)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    with _explained("write", path, needed), _opened(path, flags) as fd:
+        offset = 0
+        for array in arrays:
+            offset += write_all(fd, np.ascontiguousarray(array), offset)
 
 
 def remove_folder(path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        _remove_tree(path)
 
 
 def remove_file(path: Path) -> None:
     with contextlib.suppress(OSError):
-        path.unlink()
+        _unlink(path)

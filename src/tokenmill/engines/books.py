@@ -100,8 +100,14 @@ class Books:
         self.encoded_units += 1
 
     def sync_if_due(self) -> None:
-        """Start a sync in the background when enough has gathered; raise what one before hit."""
+        """Start a sync in the background when enough has gathered; raise what one before hit.
+
+        With `sync_seconds` 0 every unit is synced at once and here, for tests: in one order.
+        """
         self._check()
+        if self.run.sync_seconds == 0:
+            self.sync_now()
+            return
         if self._thread is not None or not self._waiting:
             return
         late = time.monotonic() - self._last_sync > self.run.sync_seconds

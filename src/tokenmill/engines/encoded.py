@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from tokenmill.batch import Aside, BadRow
 from tokenmill.manifest import Counts
 from tokenmill.pack import Packed, StreamCounts
 from tokenmill.plan import Segment, UnitId
 from tokenmill.sources import Source
-from tokenmill.storage import remove_file, write_spill
+from tokenmill.storage import read_file, remove_file, write_spill
 
 
 class UnitSummary(msgspec.Struct, frozen=True, array_like=True):
@@ -71,20 +73,21 @@ class EncodedUnit:
         if self._packed is not None:
             return self._packed
         assert self._spill is not None
+        content, at = read_file(self._spill), 0
+
+        def take(dtype: npt.DTypeLike, count: int) -> npt.NDArray[Any]:
+            nonlocal at
+            array = np.frombuffer(content, dtype, count, at)  # too short: it raises
+            at += array.nbytes
+            return array
+
         result = []
-        with open(self._spill, "rb") as file:
-            for counts, dtype in zip(self.summary.streams, self._dtypes, strict=True):
-                entries = counts.documents + counts.open
-                result.append(
-                    Packed(
-                        np.fromfile(file, dtype, counts.tokens),
-                        np.fromfile(file, np.int64, entries),
-                        np.fromfile(file, np.int64, entries),
-                        counts.continued,
-                        counts.open,
-                    )
-                )
-            self.bad = msgspec.msgpack.decode(file.read(), type=list[BadRow])
+        for counts, dtype in zip(self.summary.streams, self._dtypes, strict=True):
+            entries = counts.documents + counts.open
+            tokens = take(dtype, counts.tokens)
+            lengths, rows = take(np.int64, entries), take(np.int64, entries)
+            result.append(Packed(tokens, lengths, rows, counts.continued, counts.open))
+        self.bad = msgspec.msgpack.decode(content[at:], type=list[BadRow])
         return result
 
     def forget(self) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from tokenmill import failpoints
 from tokenmill.config import EncoderChoice
 from tokenmill.encoders import ExactEncoder
 from tokenmill.encoders.arrays import use_stand_in
@@ -56,6 +57,7 @@ def main(connection: Any, job: bytes, inherited: list[Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _die_with_parent()
+    failpoints.enter("worker")
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError, _Stopped):
         _Loop(connection, msgspec.msgpack.decode(job, type=Job)).run()
     # No clean-up of other people's state: a forked child must not run the parent's exit handlers.

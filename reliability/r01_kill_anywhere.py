@@ -1,0 +1,72 @@
+"""R1: the process is killed before every single operation on the disk, and inside every write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reliability.power import record
+from reliability.scorecard import Check
+from reliability.small_job import Job, died, in_child, small_jobs, using
+from tokenmill.failpoints import FaultyDisk
+
+ID = "R1"
+PROMISE = "kill anywhere"
+MARK = (
+    "before every operation of worker and coordinator: no reader sees a broken dataset, identical"
+)
+
+
+def kill_case(job: Job, fault: str, folder: Path) -> bool:
+    """Whether the fault struck (or the job was over before); raises where a promise is broken."""
+    output, fired = folder / "o", folder / "fired"
+    job.before(output)
+    with using(FaultyDisk(fault, str(fired))):
+        code, said = in_child(lambda: job.run_first(output))
+    if not fired.exists():
+        assert code == 0, said
+        return False
+    if fault.startswith("worker:"):
+        assert code == 0, f"one killed worker ended the run: {said}"
+        job.check_done(output)
+        return True
+    assert died(code), f"ended with {code}: {said}"
+    job.check_resume(output)
+    return True
+
+
+def operations(job: Job, folder: Path) -> dict[str, int]:
+    """How many operations coordinator and worker perform, and how many of them are writes."""
+    output = folder / f"count-{job.name}"
+    job.before(output)
+    trace = record(lambda: job.run_first(output), folder / "trace")
+    counts: dict[str, int] = {}
+    for role, operation in trace:
+        for key in (role, f"{role} write")[: 1 + (operation.kind == "write")]:
+            counts[key] = counts.get(key, 0) + 1
+    return counts
+
+
+def faults(counts: dict[str, int]) -> list[str]:
+    found = []
+    for role in ("coordinator", "worker"):
+        found += [f"{role}:kill@{n}" for n in range(1, counts.get(role, 0) + 1)]
+        found += [f"{role}:torn@{n}" for n in range(1, counts.get(f"{role} write", 0) + 1)]
+    return found
+
+
+def run(check: Check) -> str:
+    jobs = {job.name: job for job in small_jobs(check.scratch)}
+    names = [
+        f"{job.name} {fault}"
+        for job in jobs.values()
+        for fault in faults(operations(job, check.scratch))
+    ]
+    if check.fast:
+        names = names[check.seed % 9 :: 9]
+
+    def one(name: str, folder: Path) -> None:
+        job, fault = name.split(" ", 1)
+        kill_case(jobs[job], fault, folder)
+
+    check.each(names, one)
+    return f"{check.cases - len(check.failures):,} of {check.cases:,} kills resumed identical"

@@ -1,0 +1,208 @@
+"""Small jobs that can be broken at and resumed thousands of times, and what must hold after."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import tokenmill
+from reliability.corpus import dataset_bytes, documents, mixed, write_jsonl
+from tokenmill import pipeline, storage
+from tokenmill.config import Budget, fit_budget
+from tokenmill.encoders import ExactEncoder
+from tokenmill.encoders.arrays import use_stand_in
+from tokenmill.engines import unit
+from tokenmill.errors import RefusedError, TokenmillError
+from tokenmill.manifest import UnitRecord, read_journal
+from tokenmill.plan import fingerprint_of
+from tokenmill.verification import verify
+
+_encoders: dict[tuple[str, str], Any] = {}
+
+
+def _kept_encoder(encoding: Any, encoder: Any, gap: Any) -> Any:
+    key = encoding.name, encoder
+    if key not in _encoders:
+        _encoders[key] = ExactEncoder(encoding, encoder, gap)
+    return _encoders[key]
+
+
+def _small_budget(workers: int | None, memory: int | None) -> Budget:
+    """So little that every unit is spilled: those steps are broken at too."""
+    return msgspec.structs.replace(fit_budget(workers, memory), worker_bytes=4)
+
+
+def make_fast() -> None:
+    """One encoder for all jobs of this process and its forks; every unit synced by itself."""
+    use_stand_in()
+    os.environ["TOKENMILL_SYNC_SECONDS"] = "0"
+    setattr(unit, "ExactEncoder", _kept_encoder)  # noqa: B010
+    setattr(pipeline, "fit_budget", _small_budget)  # noqa: B010
+
+
+@dataclass
+class Job:
+    """A command line, its inputs, and what it gives when nothing disturbs it."""
+
+    name: str
+    inputs: list[Path]
+    options: dict[str, Any]
+    workers: int = 0
+    overwrites: Job | None = None  # the dataset that is in the folder before
+    expected: dict[str, bytes] = field(default_factory=dict)
+
+    def undisturbed(self, folder: Path) -> Job:
+        """With `expected` filled."""
+        if self.overwrites is not None:
+            self.overwrites.undisturbed(folder)
+        self.run(folder / self.name)
+        self.expected = dataset_bytes(folder / self.name)
+        return self
+
+    def run(self, output: Path, workers: int | None = None, **more: Any) -> pipeline.Result:
+        return tokenmill.prepare(
+            self.inputs,
+            output,
+            workers=self.workers if workers is None else workers,
+            start_method="fork",
+            encoder_check=False,
+            **self.options,
+            **more,
+        )
+
+    def run_first(self, output: Path) -> pipeline.Result:
+        """As the user would type it the first time."""
+        return self.run(output, overwrite=self.overwrites is not None)
+
+    def before(self, output: Path) -> None:
+        """What is in the folder before the job begins."""
+        if self.overwrites is not None:
+            for name, content in self.overwrites.expected.items():
+                path = output / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+
+    # --- what must hold ----------------------------------------------------------------------
+
+    def check_reader(self, output: Path) -> None:
+        """Whatever a reader finds under its final name is whole."""
+        if not output.exists():
+            return
+        if (output / "manifest.json").exists():
+            report = verify(output)
+            assert report.ok, f"a reader sees a broken dataset: {report.problems[:3]}"
+        old = self.overwrites.expected if self.overwrites else {}
+        for name, content in dataset_bytes(output).items():
+            if not name.startswith("."):
+                whole = content in (self.expected.get(name), old.get(name))
+                assert whole, f"{name} is visible and not whole"
+
+    def check_resume(self, output: Path) -> None:
+        """The same command again ends with the bytes of an undisturbed run, and nothing else."""
+        self.check_reader(output)
+        durable = durable_units(output)
+        committed = (output / ".tokenmill/commit.json").exists()
+        finished = (output / "manifest.json").exists()
+        try:
+            result = self.run(output, workers=0)
+        except RefusedError:
+            assert self.overwrites is not None
+            assert finished, "refused, but the old dataset is gone"
+            result = self.run(output, workers=0, overwrite=True)
+        self.check_done(output)
+        if not committed and not finished:
+            resumed = result.run["units_resumed"]
+            assert resumed == len(durable), f"{len(durable)} units durable, {resumed} resumed"
+
+    def check_done(self, output: Path) -> None:
+        found = dataset_bytes(output)
+        if found != self.expected:
+            differing = sorted(
+                name
+                for name in found.keys() | self.expected.keys()
+                if found.get(name) != self.expected.get(name)
+            )
+            raise AssertionError(f"not what an undisturbed run gives: {differing[:5]}")
+        left = [p.name for p in output.iterdir() if p.name.startswith(".")]
+        assert not left, f"left over: {left}"
+        assert (output / "run.json").exists(), "no run.json"
+
+
+def small_jobs(folder: Path, only: str = "") -> list[Job]:
+    """nanoGPT; llm.c with many shards and bad rows; another dataset in the way; two workers."""
+    make_fast()
+    inputs = mixed(folder / "in", 16)
+    write_jsonl(folder / "in/f.jsonl", documents(16, "f"))
+    with open(folder / "in/f.jsonl", "ab") as file:
+        file.write(b'{"text": 17}\n{"text": "\\ud800"}\n{"txt": "no text"}\n')
+    llmc: dict[str, Any] = {
+        "format": "llmc", "name": "x", "shard_tokens": 1500, "val": "shard",
+        "on_bad_row": "quarantine",
+    }  # fmt: skip
+    nanogpt = Job("nanogpt", inputs, {"val": 0.1})
+    shards = Job("llmc", [*inputs, folder / "in/f.jsonl"], llmc)
+    jobs = [
+        nanogpt,
+        shards,
+        Job("overwrite", inputs, {"val": 0.1}, overwrites=shards),
+        Job("workers", inputs, {"val": 0.1}, workers=1),
+    ]
+    return [job.undisturbed(folder / "clean") for job in jobs if only in ("", job.name)]
+
+
+def durable_units(output: Path) -> list[UnitRecord]:
+    """What a job's journal calls durable."""
+    work = output / ".tokenmill"
+    try:
+        plan = msgspec.json.decode((work / "plan.json").read_bytes())["plan"]
+    except (OSError, msgspec.DecodeError):
+        return []
+    records, _ = read_journal(work / "journal", fingerprint_of(plan))
+    return records
+
+
+@contextlib.contextmanager
+def using(disk: Any) -> Iterator[None]:
+    before, storage.disk = storage.disk, disk
+    try:
+        yield
+    finally:
+        storage.disk = before
+
+
+def in_child(action: Callable[[], Any]) -> tuple[int, str]:
+    """Run something in a forked process; how it ended (as -signal or exit code), what it said."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code, said = 0, ""
+        try:
+            action()
+        except TokenmillError as error:
+            code, said = error.exit_code, f"{type(error).__name__}: {error.message}"
+        except BaseException as error:
+            code, said = 99, repr(error)
+        os.write(writing, said.encode()[:60000])
+        os._exit(code)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as file:
+        said = file.read().decode()
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status), said
+
+
+def died(code: int) -> bool:
+    return code == -signal.SIGKILL
+
+
+def copy(source: Path, target: Path) -> None:
+    if source.exists():
+        shutil.copytree(source, target, symlinks=True)
