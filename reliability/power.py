@@ -82,6 +82,7 @@ class File:
 
 FOLDER = -1
 Names = dict[str, int]  # path to file number, or FOLDER
+State = dict[str, tuple[int, bytes]]  # and its content
 
 
 class Disk:
@@ -103,7 +104,7 @@ class Disk:
         return len(self.files) - 1
 
     def _local(self, path: str) -> str | None:
-        """Relative to the output folder; None for what lies elsewhere."""
+        """Relative to the root; None for what lies elsewhere."""
         if path == self.root:
             return ""
         inside = path.startswith(self.root + "/")
@@ -152,20 +153,20 @@ class Disk:
 
     # --- a state that a power cut may leave ---------------------------------------------------
 
-    def after_power_loss(self, rng: random.Random) -> dict[str, bytes | None]:
-        """Path to content, or None for a folder. Drawn from all that the model allows."""
+    def after_power_loss(self, rng: random.Random) -> State:
+        """Drawn from all that the model allows."""
         style = rng.choice(("nothing", "everything", "names", "bytes", "some", "some", "last"))
         names = dict(self.durable)
         for path, value in self._kept_names(rng, style):
             _set(names, path, value)
-        state: dict[str, bytes | None] = {}
+        state: State = {}
         contents: dict[int, bytes] = {}
         for path, value in sorted(names.items()):
             if not all(names.get(folder) == FOLDER for folder in _above(path)):
                 continue  # its folder is lost, and it with it
             if value != FOLDER and value not in contents:
                 contents[value] = _kept_content(self.files[value], rng, style)
-            state[path] = None if value == FOLDER else contents[value]
+            state[path] = value, contents.get(value, b"")
         return state
 
     def _kept_names(self, rng: random.Random, style: str) -> Iterator[tuple[str, int | None]]:
@@ -232,10 +233,14 @@ def disk_at(model: str, trace: Trace, moment: int, root: Path, start: dict[str, 
     return disk
 
 
-def lay_out(state: dict[str, bytes | None], folder: Path) -> None:
+def lay_out(state: State, folder: Path) -> None:
     """Make the state real."""
-    for path, content in sorted(state.items()):
-        if content is None:
+    made: dict[int, Path] = {}
+    for path, (number, content) in sorted(state.items()):
+        if number == FOLDER:
             (folder / path).mkdir(parents=True, exist_ok=True)
+        elif number in made:  # two names of one file
+            (folder / path).hardlink_to(made[number])
         else:
-            (folder / path).write_bytes(content)
+            made[number] = folder / path
+            made[number].write_bytes(content)

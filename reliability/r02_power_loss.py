@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from reliability.power import MODELS, Trace, disk_at, lay_out, record
+from reliability.power import MODELS, File, Trace, disk_at, lay_out, record
 from reliability.scorecard import Check
-from reliability.small_job import Job, died, in_child, small_jobs, using
+from reliability.small_job import Job, died, durable_units, in_child, small_jobs, using
 from tokenmill.failpoints import FaultyDisk
+from tokenmill.manifest import JOURNAL_MAGIC, _records
 
 ID = "R2"
 PROMISE = "power loss"
 MARK = "10,000 disk states, 0 failures"
+
+
+OUTPUT = "new/out"  # below the root: the folders above an output must be durable too
 
 
 @dataclass
@@ -28,45 +33,70 @@ class Story:
     def name(self) -> str:
         return self.root.name
 
+    def promised(self, moment: int) -> int:
+        """How many units the job had called durable by then: records behind a journal's sync."""
+        path, promised = f"{OUTPUT}/.tokenmill/journal", 0
+        journal = File(self.start.get(path, b""))
+        for _, operation in self.trace[:moment]:
+            if operation.path == str(self.root / path):
+                if operation.kind == "sync":
+                    journal.sync()
+                    header = journal.synced.index(b"\n", len(JOURNAL_MAGIC)) + 1
+                    promised = sum(1 for _ in _records(journal.synced, header))
+                elif operation.kind in ("write", "truncate"):
+                    at = operation.offset if operation.kind == "write" else operation.size
+                    journal.since.append((operation.kind, at, operation.data))
+        return promised
+
 
 def stories(jobs: list[Job], folder: Path) -> list[Story]:
     """Each job from its beginning, and the first one resumed after a kill in its middle."""
     found = []
     for job in jobs:
         root = folder / "stories" / job.name
-        job.before(root)
-        start = _content(root)
-        trace = record(lambda job=job, root=root: job.run_first(root), folder / "trace")  # type: ignore[misc]
-        found.append(Story(job, root, start, trace))
+        root.mkdir(parents=True)
+        job.before(root / OUTPUT)
+        found.append(_story(job, root, job.run_first))
     job, root = jobs[0], folder / "stories" / "resumed"
     with using(FaultyDisk(f"kill@{len(found[0].trace) // 2}")):
-        code, said = in_child(lambda: job.run_first(root))
+        code, said = in_child(lambda: job.run_first(root / OUTPUT))
     assert died(code), said
-    start = _content(root)
-    found.append(Story(job, root, start, record(lambda: job.run(root), folder / "trace")))
-    return found
+    return [*found, _story(job, root, job.run)]
 
 
-def _content(root: Path) -> dict[str, bytes]:
+def _story(job: Job, root: Path, run: Callable[[Path], object]) -> Story:
     files = [path for path in root.rglob("*") if path.is_file()]
-    return {str(path.relative_to(root)): path.read_bytes() for path in files}
+    start = {str(path.relative_to(root)): path.read_bytes() for path in files}
+    return Story(job, root, start, record(lambda: run(root / OUTPUT), root.with_suffix(".trace")))
 
 
 def power_case(check: Check, story: Story, name: str, folder: Path) -> None:
     """One state of the disk: seen by a reader, then by the same command again."""
     rng = check.rng(name)
     model = name.split()[0]
-    # the last moment too: all was done, and much of it not synced
-    moment = rng.randint(0, len(story.trace))
+    # the end more often: all was done, and much of it not synced
+    end = len(story.trace)
+    moment = end if rng.random() < 0.05 else rng.randint(0, end)
     disk = disk_at(model, story.trace, moment, story.root, story.start)
-    state = disk.after_power_loss(rng)
-    output = folder / "o"
-    lay_out(state, output)
+    lay_out(disk.after_power_loss(rng), folder)
     try:
-        story.job.check_resume(output)
+        check_kept(story, moment, folder / OUTPUT)
+        story.job.check_resume(folder / OUTPUT)
     except Exception as error:
         at = story.trace[moment][1].name if moment < len(story.trace) else "the end"
-        raise AssertionError(f"power lost before operation {moment} ({at}): {error}") from error
+        raise AssertionError(f"power lost before operation {moment} ({at}): {error!r}") from error
+
+
+def check_kept(story: Story, moment: int, output: Path) -> None:
+    """What the run could rely on at that moment is there: units called durable, a dataset."""
+    manifest = output / "manifest.json"
+    if moment == len(story.trace):
+        assert manifest.exists(), "the run was over and its dataset is gone"
+        story.job.check_done(output)
+    elif not manifest.exists():
+        promised, kept = story.promised(moment), len(durable_units(output))
+        committed = (output / ".tokenmill/commit.json").exists()
+        assert kept >= promised or committed, f"{promised} units were durable, {kept} are left"
 
 
 def run(check: Check) -> str:

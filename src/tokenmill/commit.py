@@ -1,8 +1,10 @@
 """From durable units to a dataset: headers, index, manifest, names, in that order.
 
 Token files grow under working names. The commit writes headers and index next to them, syncs
-all, and then stages the manifest in the work folder. A staged manifest means that everything is
-durable; from there on a crash is rolled forward: files get their names, the manifest last.
+all, and writes down in the work folder which names it is about to give. Then the files get them,
+and the manifest comes last. A crash in between is rolled back: the names are taken away again,
+every piece is checked as after any crash, and the commit is made anew. So nothing is published
+that was not found whole in the same run.
 """
 
 from __future__ import annotations
@@ -29,15 +31,8 @@ from tokenmill.manifest import (
 )
 from tokenmill.pack import streams_of
 from tokenmill.plan import Plan
-from tokenmill.storage import (
-    OutputFiles,
-    Workspace,
-    is_published,
-    publish,
-    read_file,
-    sync_directory,
-    write_atomic,
-)
+from tokenmill.steps import is_published, publish, read_file, sync_directory, withdraw, write_atomic
+from tokenmill.storage import OutputFiles, Workspace
 
 U64 = npt.NDArray[np.uint64]
 PIECES = "index/pieces"
@@ -87,7 +82,7 @@ class _Grown:
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """The decision to publish, durable before the first file gets its name."""
+    """What is about to be published, durable before the first file gets its name."""
 
     names: dict[str, str]  # path in the dataset to name in the work folder
     manifest: Manifest
@@ -97,7 +92,8 @@ def commit(plan: Plan, ledger: Ledger, final: State, workspace: Workspace) -> Ma
     """Make the dataset visible, all at once. Every unit is durable when this is called."""
     decision = _prepare_commit(plan, ledger, final, workspace)
     write_atomic(workspace.commit, msgspec.json.encode(decision))
-    return roll_forward(workspace, decision)
+    _publish(workspace, decision)
+    return decision.manifest
 
 
 def read_commit(workspace: Workspace) -> Commit:
@@ -109,6 +105,9 @@ def read_commit(workspace: Workspace) -> Commit:
             hint="which files are its own cannot be told: look into the folder, remove it by hand",
         ) from None
     Manifest.decode(decision.manifest.encode(), str(workspace.commit))  # its own checksum
+    named = {entry.path for entry in decision.manifest.files}
+    if named != decision.names.keys() or any("/" in name for name in decision.names.values()):
+        raise StorageError(f"{workspace.commit}: damaged: it names other files than its manifest")
     return decision
 
 
@@ -121,26 +120,27 @@ def published(workspace: Workspace, decision: Commit) -> list[str]:
     ]
 
 
-def roll_forward(workspace: Workspace, decision: Commit) -> Manifest:
-    """Names for all files, then the manifest. May be repeated after a crash at any point.
-
-    The work folder is left to the caller: it goes last.
-    """
-    manifest = decision.manifest
+def _publish(workspace: Workspace, decision: Commit) -> None:
+    """Names for all files, then the manifest. The work folder is left to the caller."""
     folders = {workspace.output}
-    for entry in manifest.files:
-        target = workspace.output / entry.path
-        publish(workspace.files / decision.names[entry.path], target)
-        folders.add(target.parent)
-        if not target.exists() or target.stat().st_size != entry.size:
-            raise StorageError(
-                f"{target}: missing or not {entry.size} bytes long",
-                hint="run again with --overwrite to start anew",
-            )
+    for path, working in decision.names.items():
+        publish(workspace.files / working, workspace.output / path)
+        folders.add((workspace.output / path).parent)
     for folder in folders:
         sync_directory(folder)
-    workspace.put(workspace.manifest, manifest.encode())
-    return manifest
+    workspace.put(workspace.manifest, decision.manifest.encode())
+
+
+def roll_back(workspace: Workspace) -> None:
+    """After a crash: take back the names that a commit had begun to give."""
+    decision = read_commit(workspace)
+    folders = {workspace.output}
+    for path in published(workspace, decision):
+        withdraw(workspace.files / decision.names[path], workspace.output / path)
+        folders.add((workspace.output / path).parent)
+    for folder in folders:
+        sync_directory(folder)
+    workspace.forget_commit()
 
 
 def _prepare_commit(plan: Plan, ledger: Ledger, final: State, workspace: Workspace) -> Commit:

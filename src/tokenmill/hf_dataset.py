@@ -25,7 +25,8 @@ import xxhash
 from tokenmill.arrow_ipc import Served, layout_of, open_batches
 from tokenmill.errors import RefusedError, SourceError, StorageError, UsageError
 from tokenmill.fields import check_column
-from tokenmill.storage import GrowingFile, remove_folder
+from tokenmill.steps import remove_folder
+from tokenmill.storage import GrowingFile
 
 COPY_BATCH_BYTES = 4 << 20
 COPY_BATCH_ROWS = 10_000

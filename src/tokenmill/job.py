@@ -1,7 +1,7 @@
 """Opening an output folder is recovering it: lock, compare plans, read the journal, go on.
 
 Every state a crash can leave behind is one of: nothing, a work folder with a journal, a commit
-that was decided but not carried out, a dataset whose work folder was not yet removed, a dataset.
+that was begun (it is rolled back), a dataset whose work folder was not yet removed, a dataset.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import Any
 
 import msgspec
 
-from tokenmill.commit import published, read_commit, roll_forward
+from tokenmill.commit import published, read_commit, roll_back
 from tokenmill.config import RunSettings
 from tokenmill.engines.books import Books, check_pieces
 from tokenmill.errors import RefusedError, VerificationError
 from tokenmill.manifest import Manifest, UnitRecord, read_journal
 from tokenmill.plan import Plan, difference
-from tokenmill.storage import Lock, Workspace, create_exclusively, read_file
+from tokenmill.steps import create_exclusively, read_file
+from tokenmill.storage import Lock, Workspace
 
 # By segment: rows that ended their worker, of units that must be done again all the same.
 Aside = dict[tuple[int, int], dict[int, str]]
@@ -32,7 +33,6 @@ class Opened(msgspec.Struct, frozen=True):
     books: Books | None
     durable: list[UnitRecord]
     aside: Aside
-    mtimes: dict[str, int] = {}  # of the inputs, when a commit that is rolled forward was begun
 
 
 @contextlib.contextmanager
@@ -50,9 +50,8 @@ def open_job(plan: Plan, run: RunSettings, workspace: Workspace) -> Iterator[Ope
             yield Opened(_finished(plan, workspace), None, [], {})
             return
         mtimes = _bind(plan, workspace)
-        if workspace.commit.exists():  # made under the plan that was just compared
-            yield Opened(roll_forward(workspace, read_commit(workspace)), None, [], {}, mtimes)
-            return
+        if workspace.commit.exists():
+            roll_back(workspace)
         workspace.clear_spill()
         books, durable, aside = _recover(plan, run, workspace, mtimes)
         try:

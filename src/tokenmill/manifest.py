@@ -17,7 +17,7 @@ import xxhash
 from tokenmill.errors import VerificationError
 from tokenmill.pack import StreamState
 from tokenmill.plan import UnitId
-from tokenmill.storage import read_file
+from tokenmill.steps import read_file
 
 MANIFEST_VERSION = 1
 JOURNAL_MAGIC = b"tokenmill-journal-1\n"

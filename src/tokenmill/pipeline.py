@@ -110,7 +110,7 @@ def _prepare(
         seconds = time.monotonic() - began
         if workspace.work.exists():
             if run or not workspace.run_record.exists():  # a crash may have come after it
-                _write_run_record(workspace, prepared, opened, run, seconds)
+                _write_run_record(workspace, prepared, run, seconds)
             workspace.remove_work()
     return Result(
         output=os.fspath(output),
@@ -236,7 +236,7 @@ def _signals() -> Iterator[Callable[[], None]]:
 
 
 def _write_run_record(
-    workspace: Workspace, prepared: Prepared, opened: Opened, run: dict[str, Any], seconds: float
+    workspace: Workspace, prepared: Prepared, run: dict[str, Any], seconds: float
 ) -> None:
     """run.json: what the manifest must not hold, since it differs from run to run."""
     packages = ("tokenmill", "gigatoken", LIBRARY[prepared.encoding.kind], "pyarrow", "numpy")
@@ -244,11 +244,10 @@ def _write_run_record(
         "version": 1,
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "seconds": round(seconds, 3),
-        **(run or {"rolled_forward": True}),
+        **run,
         "settings": msgspec.to_builtins(prepared.run),
         "sources": {
-            s.name: {"path": s.path, "mtime_ns": opened.mtimes.get(s.name, s.mtime_ns)}
-            for s in prepared.plan.sources
+            s.name: {"path": s.path, "mtime_ns": s.mtime_ns} for s in prepared.plan.sources
         },
         "tokenizer": prepared.encoding.path or prepared.encoding.name,
         "host": platform.node(),

@@ -19,7 +19,8 @@ from tokenmill.errors import TokenmillError
 from tokenmill.manifest import Counts, PieceRecord, UnitRecord, frame_record, journal_header
 from tokenmill.pack import CutRule
 from tokenmill.plan import Plan, UnitId
-from tokenmill.storage import AppendLog, OutputFiles, Workspace, read_piece, sync_directory
+from tokenmill.steps import read_piece, sync_directory
+from tokenmill.storage import AppendLog, OutputFiles, Workspace
 
 
 class Ledger:

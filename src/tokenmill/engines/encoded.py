@@ -14,7 +14,8 @@ from tokenmill.manifest import Counts
 from tokenmill.pack import Packed, StreamCounts
 from tokenmill.plan import Segment, UnitId
 from tokenmill.sources import Source
-from tokenmill.storage import read_file, remove_file, write_spill
+from tokenmill.steps import read_file, remove_file
+from tokenmill.storage import write_spill
 
 
 class UnitSummary(msgspec.Struct, frozen=True, array_like=True):

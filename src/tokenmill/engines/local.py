@@ -60,7 +60,7 @@ from tokenmill.engines.processes import (
 from tokenmill.engines.unit import Job
 from tokenmill.errors import UsageError, WorkerError, from_wire
 from tokenmill.plan import Plan
-from tokenmill.storage import remove_file
+from tokenmill.steps import remove_file
 
 TICK_SECONDS = 0.2
 STOP_SECONDS = 2.0

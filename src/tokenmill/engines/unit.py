@@ -38,7 +38,8 @@ from tokenmill.pack import (
 )
 from tokenmill.plan import BATCH_BYTES, UNIT_BYTES, Segment, UnitId
 from tokenmill.sources import Source
-from tokenmill.storage import Buffer, OutputFiles, Workspace
+from tokenmill.steps import Buffer
+from tokenmill.storage import OutputFiles, Workspace
 from tokenmill.texts import I64, count_strings
 from tokenmill.tokenizer import Encoding
 

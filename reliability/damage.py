@@ -1,0 +1,74 @@
+"""A work folder that was damaged while nobody worked on it, and writes that come out short."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from reliability.faults import fault_case
+from reliability.power import record
+from reliability.small_job import Job, died, durable_units, in_child, using
+from tokenmill.errors import StorageError
+from tokenmill.failpoints import FaultyDisk
+
+
+def cases(job: Job, folder: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
+    root = folder / f"damage-{job.name}"
+    trace = record(lambda: job.run_first(root), folder / "trace")
+    journal = [n for n, (_, made) in enumerate(trace) if made.path.endswith("/journal")]
+    middle = journal[len(journal) * 2 // 3] + 1  # several units are durable by then
+    for harm in (flip_a_durable_byte, cut_a_durable_piece, add_a_tail):
+        yield harm.__name__, partial(_harmed, job, middle, harm)
+    for number in range(1, 12, 2):
+        yield f"short@{number}", partial(fault_case, job, f"short@{number}")
+
+
+def first_failure(jobs: list[Job], folder: Path) -> str:
+    found = (case for job in jobs for case in cases(job, folder))
+    for number, (name, case) in enumerate(found):
+        place = folder / f"harm-{number}"
+        place.mkdir()
+        try:
+            case(place)
+        except Exception as error:
+            return f"{name}: {error!r}"
+    return ""
+
+
+def _harmed(job: Job, moment: int, harm: Callable[[Path], None], folder: Path) -> None:
+    """Killed, harmed, resumed: identical, or an error; never other tokens."""
+    output = folder / "o"
+    with using(FaultyDisk(f"kill@{moment}")):
+        code, said = in_child(lambda: job.run_first(output))
+    assert died(code), said
+    harm(output)
+    try:
+        job.run(output, workers=0)
+    except StorageError:
+        job.run(output, workers=0, overwrite=True)  # as its hint says
+    job.check_done(output)
+
+
+def _durable_piece(output: Path) -> tuple[Path, int, int]:
+    records = durable_units(output)
+    assert records, "nothing is durable yet"
+    piece = max((p for record in records for p in record.pieces), key=lambda p: p.length)
+    return output / ".tokenmill/files" / piece.file, piece.offset, piece.length
+
+
+def flip_a_durable_byte(output: Path) -> None:
+    path, offset, length = _durable_piece(output)
+    content = bytearray(path.read_bytes())
+    content[offset + length // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut_a_durable_piece(output: Path) -> None:
+    path, offset, length = _durable_piece(output)
+    path.write_bytes(path.read_bytes()[: offset + length // 2])
+
+
+def add_a_tail(output: Path) -> None:
+    path, _, _ = _durable_piece(output)
+    path.write_bytes(path.read_bytes() + bytes(1 << 20))

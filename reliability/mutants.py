@@ -1,0 +1,154 @@
+"""The promises with one line of the source taken out: tests that do not notice are no tests.
+
+A mutant is a file of the package, a text that stands in it exactly once, and what stands there
+instead. It is put in place when the package is imported, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+MUTANTS: dict[str, tuple[str, str, str]] = {
+    # --- a sync left out ---
+    "tokens not synced before the journal names them": (
+        "engines/books.py", "self._files.sync(file)", "pass",
+    ),
+    "new token files' names not synced": (
+        "engines/books.py", "sync_directory(self.workspace.files)", "pass",
+    ),
+    "the journal not synced": (
+        "storage.py", "write_all(self._fd, content, self._length)\n                steps.disk.fsync(self._fd)",
+        "write_all(self._fd, content, self._length)",
+    ),
+    "the journal's name not synced": (
+        "storage.py", "self.append(header)\n                sync_directory(path.parent)",
+        "self.append(header)",
+    ),
+    "files not synced before the commit": ("commit.py", "files.sync(working)", "pass"),
+    "their names not synced before the commit": (
+        "commit.py", "    sync_directory(workspace.files)\n", "",
+    ),
+    "published names not synced before the manifest": (
+        "commit.py", "        sync_directory(folder)\n    workspace.put(",
+        "        pass\n    workspace.put(",
+    ),
+    "small files renamed before they are synced": (
+        "steps.py", "            write_all(fd, content, 0)\n            disk.fsync(fd)\n",
+        "            write_all(fd, content, 0)\n",
+    ),
+    "small files' names not synced": (
+        "steps.py", "disk.replace(temporary, path)\n        sync_directory(path.parent)",
+        "disk.replace(temporary, path)",
+    ),
+    "the output folder's own name not synced": (
+        "storage.py", "(self.work, self.output, *(new.parent for new in made))",
+        "(self.work, self.output)",
+    ),
+    "a removed dataset's names not synced": (
+        "storage.py", "            sync_directory(self.output)\n            unlink(self.removing)",
+        "            unlink(self.removing)",
+    ),
+    # --- a rename or an order ---
+    "small files written in place": (
+        "steps.py", 'temporary = temporary or path.with_name(f".{path.name}.tmp")',
+        "temporary = path",
+    ),
+    "the journal names tokens before they are synced": (
+        "engines/books.py", "        for file in sorted(files):",
+        '        self._journal.append(b"".join(map(frame_record, records)))\n'
+        "        self._journal.append = lambda content: None\n        for file in sorted(files):",
+    ),
+    "the manifest before the files": (
+        "commit.py", "    _publish(workspace, decision)\n",
+        "    workspace.put(workspace.manifest, decision.manifest.encode())\n"
+        "    _publish(workspace, decision)\n",
+    ),
+    "the work folder goes before the manifest comes": (
+        "commit.py", "    workspace.put(workspace.manifest, decision.manifest.encode())\n",
+        "    workspace.remove_work()\n    workspace.create()\n"
+        "    workspace.put(workspace.manifest, decision.manifest.encode())\n",
+    ),
+    "moved to another folder, not linked": (
+        "steps.py", "        disk.link(source, target)\n    except FileExistsError:",
+        "        disk.replace(source, target)\n    except FileExistsError:",
+    ),
+    "a dataset's files removed before its manifest": (
+        "storage.py", "            unlink(self.manifest)\n            sync_directory(self.output)\n",
+        "",
+    ),
+    "no decision before the names": (
+        "commit.py", "    write_atomic(workspace.commit, msgspec.json.encode(decision))\n", "",
+    ),
+    # --- a hash, a size, a record ---
+    "journal records not checked": (
+        "manifest.py", "len(body) < length or xxhash.xxh3_64_intdigest(body) != digest",
+        "len(body) < length",
+    ),
+    "durable pieces not checked on resuming": (
+        "engines/books.py", " or xxhash.xxh3_64_intdigest(content) != piece.digest", "",
+    ),
+    "sizes not checked on committing": ("commit.py", " or actual_size != self.size", ""),
+    "a short write taken for a whole one": (
+        "steps.py", "        done += written\n", "        done += len(view)\n",
+    ),
+    "a failed sync forgotten": (
+        "engines/books.py", "            self._failure = error", "            pass",
+    ),
+    "the journal not read": (
+        "job.py", "    latest = {record.unit: record for record in records}", "    latest = {}",
+    ),
+    # --- cleaning up ---
+    "the work folder stays": (
+        "storage.py", "            remove_tree(self.work)\n            sync_directory(self.output)",
+        "            sync_directory(self.output)",
+    ),
+    "temporary files beside the dataset": (
+        "storage.py", 'write_atomic(path, content, self.work / f".{path.name}.tmp")',
+        "write_atomic(path, content)",
+    ),
+    "a removal that was begun is not finished": (
+        "job.py", "run.overwrite or workspace.removing.exists()", "run.overwrite",
+    ),
+}  # fmt: skip
+
+
+def install(name: str) -> None:
+    """From now on tokenmill is imported with this mutant in place."""
+    import tokenmill
+
+    file, old, new = MUTANTS[name]
+    path = Path(tokenmill.__file__).parent / file
+    count = path.read_text().count(old)
+    if count != 1:
+        raise ValueError(f"{file} holds {count} times what mutant {name!r} replaces")
+    for module in [m for m in sys.modules if m.partition(".")[0] == "tokenmill"]:
+        del sys.modules[module]
+    sys.meta_path.insert(0, _Finder(str(path), old, new))
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, path: str, old: str, new: str) -> None:
+        self.path, self.old, self.new = path, old, new
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is None or spec.origin != self.path:
+            return None
+        spec.loader = _Loader(name, self.path, self.old, self.new)
+        return spec
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    def __init__(self, name: str, path: str, old: str, new: str) -> None:
+        super().__init__(name, path)
+        self.old, self.new = old, new
+
+    def get_code(self, fullname: str) -> CodeType:
+        source = Path(self.path).read_text().replace(self.old, self.new)
+        return self.source_to_code(source, self.path)  # never from a cache

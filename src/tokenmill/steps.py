@@ -1,0 +1,219 @@
+"""The steps of which every change on disk is made: durable, explained, and breakable at.
+
+Each call that changes the disk goes through `disk`, where tests make it fail (`failpoints`); in
+production it is the os module itself. Whatever moves from one folder to another is linked there
+first: no order in which a disk may keep the two changes loses it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tokenmill.errors import RefusedError, StorageError
+from tokenmill.failpoints import disk_of
+
+# numpy arrays are buffers too, though their type does not say so
+Buffer = bytes | memoryview | Any
+A_NAME = 4096  # what a new name may cost: a block of its folder
+NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+CREATE = os.O_RDWR | os.O_CREAT
+REWRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+
+disk: Any = disk_of(os.environ)
+
+
+@contextlib.contextmanager
+def explained(what: str, path: Path | str, needed: int = A_NAME) -> Iterator[None]:
+    """Any OSError as a StorageError that names the path, and the bytes when the disk is full."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        if full:
+            reason += f" ({needed} bytes were needed{_free_bytes(path)})"
+        raise StorageError(
+            f"{path}: cannot {what}: {reason}",
+            hint="free some space and run the same command again: it resumes" if full else "",
+        ) from None
+
+
+def _free_bytes(path: Path | str) -> str:
+    with contextlib.suppress(OSError):
+        found = os.statvfs(next(p for p in (Path(path), *Path(path).parents) if p.exists()))
+        return f", {found.f_bavail * found.f_frsize} are free"
+    return ""
+
+
+def sync_directory(path: Path) -> None:
+    """Make names in a folder durable."""
+    with explained("sync the folder", path), opened(path, os.O_RDONLY) as fd:
+        disk.fsync(fd)
+
+
+def make_folder(path: Path) -> list[Path]:
+    """A folder and those above it, where missing; returns the ones made."""
+    missing = [p for p in (path, *path.parents) if not p.is_dir()][::-1]
+    for folder in missing:
+        with contextlib.suppress(FileExistsError):  # another process was faster
+            disk.mkdir(folder)
+    return missing
+
+
+def write_all(fd: int, buffer: Buffer, offset: int) -> int:
+    """pwrite until everything is written: a write may be short, a full disk makes it so."""
+    view = memoryview(buffer).cast("B") if len(buffer) else memoryview(b"")
+    done = 0
+    while done < len(view):
+        written = disk.pwrite(fd, view[done:], offset + done)
+        if written == 0:
+            raise OSError(errno.EIO, "a write that writes nothing")
+        done += written
+    return done
+
+
+def write_atomic(path: Path, content: bytes, temporary: Path | None = None) -> None:
+    """A file that is there completely or not at all, even after a power cut."""
+    temporary = temporary or path.with_name(f".{path.name}.tmp")
+    with explained("write", path, len(content)):
+        with opened(temporary, REWRITE) as fd:
+            write_all(fd, content, 0)
+            disk.fsync(fd)
+        disk.replace(temporary, path)
+        sync_directory(path.parent)
+
+
+def read_file(path: Path) -> bytes:
+    """All of a file; FileNotFoundError where there is none, every other fault explained."""
+    try:
+        with opened(path, os.O_RDONLY) as fd:
+            return b"".join(pieces(fd, 0, os.fstat(fd).st_size))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def read_piece(path: Path, offset: int, length: int) -> bytes:
+    """Bytes of a file, through a descriptor of its own: safe from any thread."""
+    with opened(path, os.O_RDONLY) as fd:
+        return b"".join(pieces(fd, offset, length))
+
+
+@contextlib.contextmanager
+def opened(path: Path, flags: int) -> Iterator[int]:
+    fd = disk.open(path, flags | os.O_CLOEXEC, 0o644)
+    try:
+        yield fd
+    finally:
+        disk.close(fd)
+
+
+def pieces(fd: int, offset: int, length: int) -> Iterator[bytes]:
+    """A read may be short too; it ends where the file ends."""
+    end = offset + length
+    while offset < end and (piece := disk.pread(fd, end - offset, offset)):
+        yield piece
+        offset += len(piece)
+
+
+def unlink(path: Path) -> bool:
+    """Whether there was something to remove."""
+    try:
+        disk.unlink(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def remove_tree(folder: Path) -> None:
+    """Never through a link: what it points to is not ours."""
+    try:
+        entries = list(os.scandir(folder))
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            remove_tree(Path(entry.path))
+        else:
+            unlink(Path(entry.path))
+    disk.rmdir(folder)
+
+
+def name_again(source: Path, target: Path) -> None:
+    """A second name for a file; on a file system without hard links, another one."""
+    try:
+        disk.link(source, target)
+    except FileExistsError:
+        if not _same_file(source, target):
+            raise
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        disk.replace(source, target)
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    try:
+        return os.path.samestat(one.lstat(), other.lstat())
+    except FileNotFoundError:
+        return False
+
+
+def sync_data(fd: int) -> None:
+    getattr(disk, "fdatasync", disk.fsync)(fd)  # macOS has only the other
+
+
+def create_exclusively(path: Path, content: bytes) -> None:
+    """Like `write_atomic`, but never over an existing file."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+    write_atomic(temporary, content)
+    with explained("create", path, len(content)):
+        try:
+            name_again(temporary, path)
+        except FileExistsError:
+            raise RefusedError(f"{path}: exists already") from None
+        finally:
+            unlink(temporary)
+        sync_directory(path.parent)
+
+
+def publish(source: Path, target: Path) -> None:
+    """Give a finished file its final name; its working name stays until the work folder goes."""
+    with explained("rename to", target):
+        make_folder(target.parent)
+        try:
+            name_again(source, target)
+        except FileExistsError:
+            raise RefusedError(
+                f"{target}: is in the way and not ours", hint="move it, then run again"
+            ) from None
+
+
+def is_published(source: Path, target: Path) -> bool:
+    """On a file system without hard links the working name is gone when the other one is there."""
+    return _same_file(source, target) if source.exists() else target.exists()
+
+
+def withdraw(source: Path, target: Path) -> None:
+    """Take a final name away again."""
+    with explained("rename back", target):
+        if source.exists():
+            unlink(target)
+        else:
+            disk.replace(target, source)
+
+
+def remove_folder(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        remove_tree(path)
+
+
+def remove_file(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        unlink(path)
