@@ -426,6 +426,14 @@ def test_a_second_coordinator_is_refused_with_the_first_ones_process_id(
     assert process.returncode == 0
 
 
+def test_no_file_stays_open(inputs: list[Path], tmp_path: Path) -> None:
+    """Or a program that prepares many datasets runs out of descriptors."""
+    tokenmill.prepare(inputs, tmp_path / "first", workers=0)
+    before = psutil.Process().num_fds()
+    tokenmill.prepare(inputs, tmp_path / "second", workers=0, format="llmc")
+    assert psutil.Process().num_fds() <= before
+
+
 def test_a_run_stopped_by_a_bad_row_goes_on_with_quarantine(tmp_path: Path) -> None:
     texts: list[str | None] = ["word " * 3000] * 4000
     texts[3500] = None
