@@ -13,7 +13,7 @@ from tokenmill.errors import StorageError
 from tokenmill.failpoints import FaultyDisk
 
 
-def cases(job: Job, folder: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
+def cases(job: Job, folder: Path) -> Iterator[tuple[str, Callable[[Path], object]]]:
     root = folder / f"damage-{job.name}"
     trace = record(lambda: job.run_first(root), folder / "trace")
     journal = [n for n, (_, made) in enumerate(trace) if made.path.endswith("/journal")]

@@ -13,7 +13,7 @@ from tokenmill.failpoints import NEEDS_SPACE, FaultyDisk, Operation
 INTERNAL = 99  # of `in_child`: something that is no error of ours
 
 
-def fault_case(job: Job, fault: str, folder: Path) -> None:
+def fault_case(job: Job, fault: str, folder: Path) -> str:
     """A fault of the disk: done all the same, or reported with the path; then resumed."""
     output, fired = folder / "o", folder / "fired"
     job.before(output)
@@ -23,6 +23,11 @@ def fault_case(job: Job, fault: str, folder: Path) -> None:
     check_answer(job, output, code, said, full="enospc" in fault, hit=hit)
     if "short" in fault:
         assert code == 0, f"a short write is no error: {said}"
+    return outcome(code, hit)
+
+
+def outcome(code: int, hit: str = "?") -> str:
+    return "reported" if code else "done all the same" if hit else "over before"
 
 
 def check_answer(

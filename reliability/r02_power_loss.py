@@ -103,5 +103,9 @@ def run(check: Check) -> str:
     told = {story.name: story for story in stories(small_jobs(check.scratch), check.scratch)}
     count = check.scale(10_000, 500) // (len(MODELS) * len(told))
     names = [f"{m} {s} {n}" for m in MODELS for s in told for n in range(count)]
-    check.each(names, lambda name, folder: power_case(check, told[name.split()[1]], name, folder))
+
+    def one(name: str, folder: Path) -> None:
+        power_case(check, told[name.split()[1]], name, folder)
+
+    check.each(names, one)
     return f"{check.cases:,} disk states, {len(check.failures)} failures"

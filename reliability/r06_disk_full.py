@@ -16,6 +16,7 @@ from reliability.faults import (
     is_write,
     needs_space,
     operations,
+    outcome,
     share_of,
 )
 from reliability.scorecard import Check
@@ -39,23 +40,24 @@ def run(check: Check) -> str:
     room = small_disk(check.scratch)
     names += [f"{name} tmpfs {pages}" for name in jobs for pages in range(4, 40, 6) if room]
 
-    def one(name: str, folder: Path) -> None:
+    def one(name: str, folder: Path) -> str:
         job_name, kind, *number = name.split()
         job = jobs[job_name]
         if kind == "limit":
-            limited(job, int(number[0]), folder)
-        elif kind == "tmpfs":
-            on_small_disk(job, int(number[0]), folder)
-        else:
-            fault_case(job, kind, folder)
+            return "real " + limited(job, int(number[0]), folder)
+        if kind == "tmpfs":
+            return "real " + on_small_disk(job, int(number[0]), folder)
+        return fault_case(job, kind, folder)
 
     check.each(names, one)
-    real = check.cases - failpoints if not check.only else 0
-    kinds = "RLIMIT_FSIZE and a small tmpfs" if room else "RLIMIT_FSIZE (no tmpfs here)"
-    return f"{failpoints:,} failpoints, {real} real ({kinds}), {len(check.failures)} failures"
+    kinds = "RLIMIT_FSIZE, tmpfs" if room else "RLIMIT_FSIZE; no tmpfs here"
+    return (
+        f"{failpoints:,} failpoints; really full {check.outcomes['real reported']} times "
+        f"({kinds}); {len(check.failures)} failures"
+    )
 
 
-def limited(job: Job, size: int, folder: Path) -> None:
+def limited(job: Job, size: int, folder: Path) -> str:
     """No file may grow beyond `size`: the kernel says EFBIG, whatever the code expects."""
     output = folder / "o"
     job.before(output)
@@ -66,6 +68,7 @@ def limited(job: Job, size: int, folder: Path) -> None:
 
     code, said = in_child(run)
     check_answer(job, output, code, said, full=True)
+    return outcome(code)
 
 
 @contextlib.contextmanager
@@ -94,18 +97,17 @@ def small_disk(folder: Path) -> bool:
     return True
 
 
-def on_small_disk(job: Job, pages: int, folder: Path) -> None:
+def on_small_disk(job: Job, pages: int, folder: Path) -> str:
     """Then the user makes room, and the same command goes on."""
     with mounted(folder, pages) as place:
         output = place / "o"
-        room = True
         try:
             job.before(output)
         except OSError:
-            room = False  # not even for what is there before
-        if room:
-            code, said = in_child(lambda: job.run_first(output))
-            if code:
-                remount = f"remount,size={pages * 4 + 20_000}k"
-                subprocess.run(["mount", "-o", remount, place], check=True)
-            check_answer(job, output, code, said, full=True)
+            return "too small"  # even for what is there before
+        code, said = in_child(lambda: job.run_first(output))
+        if code:
+            remount = f"remount,size={pages * 4 + 20_000}k"
+            subprocess.run(["mount", "-o", remount, place], check=True)
+        check_answer(job, output, code, said, full=True)
+        return outcome(code)

@@ -22,9 +22,10 @@ def run(check: Check) -> str:
     ]
     names = share_of(names, check, 9)
 
-    def one(name: str, folder: Path) -> None:
+    def one(name: str, folder: Path) -> str:
         job, fault = name.split(" ", 1)
-        fault_case(jobs[job], fault, folder)
+        return fault_case(jobs[job], fault, folder)
 
     check.each(names, one)
-    return f"{check.cases:,} errors, {len(check.failures)} failures"
+    reported, done = check.outcomes["reported"], check.outcomes["done all the same"]
+    return f"{reported:,} reported, {done:,} done all the same, {len(check.failures)} failures"

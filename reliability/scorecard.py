@@ -11,6 +11,7 @@ import signal
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import connection
@@ -66,6 +67,7 @@ class Check:
     processes: int = 2
     cases: int = 0
     failures: list[Failure] = field(default_factory=list)
+    outcomes: Counter[str] = field(default_factory=Counter)  # what cases of `each` returned
 
     def rng(self, name: object) -> random.Random:
         """Random numbers of one case: the same in every run with this seed."""
@@ -95,13 +97,13 @@ class Check:
     def each(
         self,
         names: Sequence[str],
-        run: Callable[[str, Path], None],
+        run: Callable[[str, Path], str | None],
         *,
         seconds: float = CASE_SECONDS,
     ) -> None:
         """All cases, in several forked processes; one that raises, dies or hangs has failed.
 
-        `run(name, folder)` gets an empty folder of its own.
+        `run(name, folder)` gets an empty folder of its own; what it returns is counted.
         """
         wanted = [name for name in names if self.wants(name)]
         self.cases += len(wanted)
@@ -111,9 +113,11 @@ class Check:
         while busy:
             for pipe in connection.wait(list(busy), 0.5):
                 hand = busy.pop(pipe)  # type: ignore[call-overload]
-                told = hand.result()
+                told, outcome = hand.result()
                 if told:
                     self.fail(hand.name, told)
+                elif outcome:
+                    self.outcomes[outcome] += 1
                 if hand.begin(waiting):
                     busy[hand.pipe] = hand
             for hand in list(busy.values()):
@@ -126,7 +130,7 @@ class Check:
 class _Hand:
     """A forked process that runs cases one after the other."""
 
-    def __init__(self, run: Callable[[str, Path], None], scratch: Path) -> None:
+    def __init__(self, run: Callable[[str, Path], str | None], scratch: Path) -> None:
         self.run, self.scratch = run, scratch
         self.name, self.began = "", 0.0
         self.process: Any = None
@@ -147,13 +151,13 @@ class _Hand:
             while True:
                 name = there.recv()
                 folder = Path(tempfile.mkdtemp(dir=self.scratch))
+                told, outcome = "", None
                 try:
-                    self.run(name, folder)
-                    told = ""
+                    outcome = self.run(name, folder)
                 except Exception as error:
                     told = _told(error)
                 shutil.rmtree(folder, ignore_errors=True)
-                there.send(told)
+                there.send((told, outcome))
         os._exit(0)
 
     def begin(self, names: Iterator[str]) -> bool:
@@ -166,15 +170,15 @@ class _Hand:
         self.pipe.send(name)
         return True
 
-    def result(self) -> str:
+    def result(self) -> tuple[str, str | None]:
         try:
-            told: str = self.pipe.recv()
-            return told
+            told, outcome = self.pipe.recv()
+            return told, outcome
         except (EOFError, OSError):
             self.process.join(5)
             late = time.monotonic() - self.began
             self.end()
-            return f"the case's process ended by itself or was killed ({late:.0f} s)"
+            return f"the case's process ended by itself or was killed ({late:.0f} s)", None
 
     def kill(self) -> None:
         with contextlib.suppress(OSError):
