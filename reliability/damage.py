@@ -24,18 +24,6 @@ def cases(job: Job, folder: Path) -> Iterator[tuple[str, Callable[[Path], object
         yield f"short@{number}", partial(fault_case, job, f"short@{number}")
 
 
-def first_failure(jobs: list[Job], folder: Path) -> str:
-    found = (case for job in jobs for case in cases(job, folder))
-    for number, (name, case) in enumerate(found):
-        place = folder / f"harm-{number}"
-        place.mkdir()
-        try:
-            case(place)
-        except Exception as error:
-            return f"{name}: {error!r}"
-    return ""
-
-
 def _harmed(job: Job, moment: int, harm: Callable[[Path], None], folder: Path) -> None:
     """Killed, harmed, resumed: identical, or an error; never other tokens."""
     output = folder / "o"

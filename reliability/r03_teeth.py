@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +20,7 @@ if TYPE_CHECKING:  # a mutant must be in place before the package is imported
 ID = "R3"
 PROMISE = "the tests have teeth"
 MARK = "at least 15 mutants, all caught"
-POWER_STATES = 3000
+POWER_STATES = 1500
 
 
 def run(check: Check) -> str:
@@ -28,7 +31,7 @@ def run(check: Check) -> str:
     if check.fast:
         names = names[check.seed % 6 :: 6]
 
-    def one(name: str, folder: Path) -> None:
+    def one(name: str, folder: Path) -> str:
         command = [sys.executable, "-m", "reliability.r03_teeth", name, str(check.scratch)]
         done = subprocess.run(
             [*command, str(folder), str(check.seed)],
@@ -39,9 +42,11 @@ def run(check: Check) -> str:
             env={**os.environ, "TMPDIR": str(folder)},
         )
         assert done.returncode == 0, done.stdout[-500:] + done.stderr[-1500:]
+        return done.stdout.partition(":")[0]
 
     check.each(names, one, seconds=1000)
-    return f"{check.cases - len(check.failures)} of {check.cases} mutants caught"
+    how = ", ".join(f"{count} by {what}" for what, count in sorted(check.outcomes.items()))
+    return f"{check.cases - len(check.failures)} of {check.cases} mutants caught ({how})"
 
 
 def main(name: str, clean: Path, folder: Path, seed: int) -> int:
@@ -56,37 +61,33 @@ def main(name: str, clean: Path, folder: Path, seed: int) -> int:
         job.before(output)
         job.run_first(output)
         job.check_reader(output)  # undisturbed, a mutant does its work
-    for battery in (_damage, _kills, _power):
-        caught = battery(jobs, folder, seed)
-        if caught:
-            print(f"caught by {battery.__name__.strip('_')}: {caught}")
-            return 0
+    for battery in (_damage, _power, _kills):
+        for case, run in battery(jobs, folder, seed):
+            place = folder / "case"
+            place.mkdir()
+            try:
+                run(place)
+            except Exception as error:
+                print(f"{battery.__doc__}: {case}: {error!r}")
+                return 0
+            shutil.rmtree(place)
     print("survived")
     return 1
 
 
-def _damage(jobs: list[Job], folder: Path, seed: int) -> str:
-    from reliability import damage
-
-    return damage.first_failure(jobs[:2], folder)
+Cases = Iterator[tuple[str, Callable[[Path], object]]]
 
 
-def _kills(jobs: list[Job], folder: Path, seed: int) -> str:
-    from reliability.r01_kill_anywhere import faults, kill_case, operations
+def _damage(jobs: list[Job], folder: Path, seed: int) -> Cases:
+    """damage and short writes"""
+    from reliability.damage import cases
 
-    for job in (jobs[0], jobs[2]):
-        every = faults(operations(job, folder))
-        for number, fault in enumerate(every):
-            case = folder / f"kill-{number}"
-            case.mkdir()
-            try:
-                kill_case(job, fault, case)
-            except Exception as error:
-                return f"{fault}: {error!r}"
-    return ""
+    for job in jobs[:2]:
+        yield from cases(job, folder)
 
 
-def _power(jobs: list[Job], folder: Path, seed: int) -> str:
+def _power(jobs: list[Job], folder: Path, seed: int) -> Cases:
+    """R2"""
     from reliability.power import MODELS
     from reliability.r02_power_loss import power_case, stories
 
@@ -95,13 +96,16 @@ def _power(jobs: list[Job], folder: Path, seed: int) -> str:
     for number in range(POWER_STATES):
         story = told[number % len(told)]
         name = f"{MODELS[number // len(told) % 2]} {story.name} {number}"
-        case = folder / f"power-{number}"
-        case.mkdir()
-        try:
-            power_case(check, story, name, case)
-        except Exception as error:
-            return f"{name}: {error!r}"
-    return ""
+        yield name, partial(power_case, check, story, name)
+
+
+def _kills(jobs: list[Job], folder: Path, seed: int) -> Cases:
+    """R1"""
+    from reliability.r01_kill_anywhere import faults, kill_case, operations
+
+    for job in (jobs[0], jobs[2]):
+        for fault in faults(operations(job, folder)):
+            yield f"{job.name} {fault}", partial(kill_case, job, fault)
 
 
 if __name__ == "__main__":
