@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
@@ -47,3 +49,20 @@ def succeed(done: subprocess.CompletedProcess[str], code: int = 0) -> None:
     assert done.returncode == code, (
         f"exit {done.returncode}, should be {code}: {(done.stderr or done.stdout)[-1500:]}"
     )
+
+
+def in_process(*arguments: object) -> tuple[int, str]:
+    """The command without a new interpreter: its exit code and all that it printed."""
+    from tokenmill.cli import main
+
+    before = sys.argv
+    sys.argv = ["tokenmill", *map(str, arguments)]
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            main()
+    except SystemExit as stop:
+        return int(stop.code or 0), printed.getvalue()
+    finally:
+        sys.argv = before
+    raise AssertionError("the command did not end with an exit code")

@@ -52,6 +52,7 @@ def open_job(plan: Plan, run: RunSettings, workspace: Workspace) -> Iterator[Ope
             return
         mtimes = _bind(plan, workspace)
         if workspace.commit.exists():
+            _refuse_touched(plan, workspace)
             yield Opened(roll_forward(workspace, read_commit(workspace)), None, [], {})
             return
         workspace.clear_spill()
@@ -118,17 +119,25 @@ def _finished(plan: Plan, workspace: Workspace) -> Manifest:
 
 def _refuse_touched(plan: Plan, workspace: Workspace) -> None:
     """Of a large file only samples are compared: one written to since may have changed."""
-    try:
-        made_from = msgspec.json.decode((workspace.output / "run.json").read_bytes())["sources"]
-    except (OSError, msgspec.DecodeError, KeyError, TypeError):
-        return
+    times = _times_when_read(workspace)
     for source in plan.sources:
-        then = made_from.get(source.name, {}).get("mtime_ns", source.mtime_ns)
+        then = times.get(source.name, source.mtime_ns)
         if source.fingerprint.startswith("xxh3-sampled") and then != source.mtime_ns:
             raise RefusedError(
                 f"{source.name}: was written to after {workspace.output} was made from it",
                 hint="if its content is the same, give it its old time; else use --overwrite",
             )
+
+
+def _times_when_read(workspace: Workspace) -> dict[str, int]:
+    """Modification times of the inputs as the job found them, where a record of them is left."""
+    try:
+        if workspace.plan.exists():  # a crash while the dataset got its names
+            return dict(msgspec.json.decode(workspace.plan.read_bytes())["mtimes"])
+        made_from = msgspec.json.decode((workspace.output / "run.json").read_bytes())["sources"]
+        return {name: entry["mtime_ns"] for name, entry in made_from.items()}
+    except (OSError, msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError):
+        return {}
 
 
 def _refuse_difference(old: dict[str, Any], plan: Plan, workspace: Workspace, what: str) -> None:
