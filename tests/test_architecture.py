@@ -20,7 +20,7 @@ ORDER = [
     "encoders.reference", "encoders.exact", "encoders.decoding", "encoders", "streams",
     "arrow_ipc", "arrow_large", "fields", "listing", "sources", "plan", "separators", "batch",
     "columns", "text_batches", "text_files", "documents", "pack", "formats.base",
-    "formats.nanogpt", "formats.llmc", "formats", "storage", "gap_cache", "manifest",
+    "formats.nanogpt", "formats.llmc", "formats", "storage", "links", "gap_cache", "manifest",
     "engines.badrows", "engines.encoded", "engines.unit", "engines.hunt", "engines.frontier",
     "engines.segments", "engines.books", "engines.observer", "engines.messages", "engines.worker",
     "engines.forkserver", "engines.preload", "engines.inline", "engines.processes",

@@ -17,12 +17,20 @@ from tokenmill.commit import published, read_commit, roll_forward
 from tokenmill.config import RunSettings
 from tokenmill.engines.books import Books, check_pieces
 from tokenmill.errors import RefusedError, VerificationError
+from tokenmill.links import refuse_links
 from tokenmill.manifest import Manifest, UnitRecord, read_journal
 from tokenmill.plan import Plan, difference
 from tokenmill.storage import Lock, Workspace, create_exclusively
 
 # By segment: rows that ended their worker, of units that must be done again all the same.
 Aside = dict[tuple[int, int], dict[int, str]]
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """plan.json: what an output is bound to, and when its inputs were last written to."""
+
+    plan: dict[str, Any]
+    mtimes: dict[str, int]
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -37,6 +45,7 @@ class Opened(msgspec.Struct, frozen=True):
 @contextlib.contextmanager
 def open_job(plan: Plan, run: RunSettings, workspace: Workspace) -> Iterator[Opened]:
     """Lock the output, recover what is there, and refuse what would mix or destroy."""
+    refuse_links(workspace.output)
     _refuse_foreign(workspace)
     if workspace.manifest.exists() and not workspace.work.exists() and not run.overwrite:
         yield Opened(_finished(plan, workspace), None, [], {})
@@ -69,6 +78,7 @@ def refuse_output(plan: Plan, workspace: Workspace) -> None:
     """What `prepare` would refuse, found without touching anything."""
     if workspace.output.exists() and not workspace.output.is_dir():
         raise RefusedError(f"{workspace.output}: not a folder", hint="name another with -o")
+    refuse_links(workspace.output)
     _refuse_foreign(workspace)
     if workspace.manifest.exists():
         _finished(plan, workspace)
@@ -133,7 +143,7 @@ def _times_when_read(workspace: Workspace) -> dict[str, int]:
     """Modification times of the inputs as the job found them, where a record of them is left."""
     try:
         if workspace.plan.exists():  # a crash while the dataset got its names
-            return dict(msgspec.json.decode(workspace.plan.read_bytes())["mtimes"])
+            return msgspec.json.decode(workspace.plan.read_bytes(), type=Bound).mtimes
         made_from = msgspec.json.decode((workspace.output / "run.json").read_bytes())["sources"]
         return {name: entry["mtime_ns"] for name, entry in made_from.items()}
     except (OSError, msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError):
@@ -143,9 +153,9 @@ def _times_when_read(workspace: Workspace) -> dict[str, int]:
 def _refuse_difference(old: dict[str, Any], plan: Plan, workspace: Workspace, what: str) -> None:
     new = plan.to_dict()
     if old != new:
-        lines = "\n  ".join(difference(old, new)) or "(the records differ)"
         raise RefusedError(
-            f"{workspace.output}: {what}:\n  {lines}",
+            f"{workspace.output}: {what}:",
+            lines=difference(old, new) or ["(the records differ)"],
             hint="use the same settings to resume, another -o, or --overwrite to start anew",
         )
 
@@ -154,7 +164,7 @@ def _bind(plan: Plan, workspace: Workspace) -> dict[str, int]:
     """Create plan.json, or compare with the one there; returns its modification times."""
     mtimes = {source.name: source.mtime_ns for source in plan.sources}
     if not workspace.plan.exists():
-        content = {"plan": plan.to_dict(), "mtimes": mtimes}
+        content = Bound(plan.to_dict(), mtimes)
         create_exclusively(workspace.plan, msgspec.json.encode(content))
         return mtimes
     return _compare_bound(plan, workspace)
@@ -162,14 +172,13 @@ def _bind(plan: Plan, workspace: Workspace) -> dict[str, int]:
 
 def _compare_bound(plan: Plan, workspace: Workspace) -> dict[str, int]:
     try:
-        stored = msgspec.json.decode(workspace.plan.read_bytes())
-    except msgspec.DecodeError as error:
+        stored = msgspec.json.decode(workspace.plan.read_bytes(), type=Bound)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RefusedError(
             f"{workspace.plan}: damaged: {error}", hint="use --overwrite to start anew"
         ) from None
-    _refuse_difference(stored["plan"], plan, workspace, "is bound to another plan")
-    result: dict[str, int] = stored["mtimes"]
-    return result
+    _refuse_difference(stored.plan, plan, workspace, "is bound to another plan")
+    return stored.mtimes
 
 
 def _recover(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fnmatch
 import glob
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,9 @@ BOOKKEEPING = {
     "indices*.arrow": "indices of datasets",
     "*.lock": "a lock",
 }
+
+
+URL = r"[A-Za-z][A-Za-z0-9+.-]*://"
 
 
 class Skipped(msgspec.Struct, frozen=True):
@@ -59,6 +63,8 @@ def expand(argument: str, skipped: list[Skipped]) -> list[str]:
                 f"{argument}: no file matches", hint="check the pattern; an empty glob is an error"
             )
         return files
+    if re.match(URL, argument):
+        raise InputError(f"{argument}: not a local file", hint="download it first")
     raise InputError(f"{argument}: no such file or directory")
 
 
