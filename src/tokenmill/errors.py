@@ -34,7 +34,9 @@ EXIT_QUARANTINED = 4
 
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 # Whatever stands before the @ of a URL, and whatever it asks for: keys are in both.
-_SECRETS = re.compile(r"(?P<kept>\b[A-Za-z][A-Za-z0-9+.-]*://)[^/\s@]*@|(?P<url>://[^\s?]*\?)\S+")
+# (A path that was a URL has lost one of its slashes.)
+_USER = re.compile(r"(:/{1,2})[^/\s@]*@")
+_QUERY = re.compile(r"(:/{1,2}[^\s?]*\?)[^\s'\"]+")
 
 
 def printable(text: str, *, keep: str = "") -> str:
@@ -52,9 +54,9 @@ def _escape(letter: str) -> str:
 
 def without_secrets(text: str) -> str:
     """`https://user:key@host/x?token=y` as `https://***@host/x?***`."""
-    if "://" not in text:
+    if ":/" not in text:
         return text
-    return _SECRETS.sub(lambda m: f"{m['kept']}***@" if m["kept"] else f"{m['url']}***", text)
+    return _QUERY.sub(r"\1***", _USER.sub(r"\1***@", text))
 
 
 def safe(text: str) -> str:

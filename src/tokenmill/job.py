@@ -144,7 +144,8 @@ def _times_when_read(workspace: Workspace) -> dict[str, int]:
     try:
         if workspace.plan.exists():  # a crash while the dataset got its names
             return msgspec.json.decode(workspace.plan.read_bytes(), type=Bound).mtimes
-        made_from = msgspec.json.decode((workspace.output / "run.json").read_bytes())["sources"]
+        record = workspace.output / "run.json"
+        made_from = msgspec.json.decode(record.read_bytes())["sources"] if record.is_file() else {}
         return {name: entry["mtime_ns"] for name, entry in made_from.items()}
     except (OSError, msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError):
         return {}

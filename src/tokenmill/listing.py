@@ -50,6 +50,8 @@ def expand(argument: str, skipped: list[Skipped]) -> list[str]:
         return files
     if os.path.exists(argument):
         return [os.path.abspath(argument)]
+    if re.match(URL, argument):
+        raise InputError(f"{argument}: not a local file", hint="download it first")
     if glob.has_magic(argument):
         matches = _expand_glob(argument, skipped)
         files = _without_bookkeeping(matches, skipped)
@@ -63,8 +65,6 @@ def expand(argument: str, skipped: list[Skipped]) -> list[str]:
                 f"{argument}: no file matches", hint="check the pattern; an empty glob is an error"
             )
         return files
-    if re.match(URL, argument):
-        raise InputError(f"{argument}: not a local file", hint="download it first")
     raise InputError(f"{argument}: no such file or directory")
 
 
