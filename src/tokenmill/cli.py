@@ -11,7 +11,15 @@ import click
 
 from tokenmill import __version__
 from tokenmill.cli_options import plan_options
-from tokenmill.errors import EXIT_OK, EXIT_QUARANTINED, Interrupted, TokenmillError
+from tokenmill.errors import (
+    EXIT_OK,
+    EXIT_QUARANTINED,
+    Interrupted,
+    TokenmillError,
+    printable,
+    safe,
+    without_secrets,
+)
 
 if TYPE_CHECKING:
     from tokenmill.config import PlanSettings
@@ -34,7 +42,9 @@ def main() -> None:
         _report(error)
         status = error.exit_code
     except click.ClickException as error:
-        error.show()
+        told = io.StringIO()
+        error.show(told)
+        click.echo(without_secrets(printable(told.getvalue(), keep="\n")), err=True, nl=False)
         status = error.exit_code
     except (click.Abort, KeyboardInterrupt):
         status = 130
@@ -64,7 +74,7 @@ def _report(error: TokenmillError) -> None:
         import shlex
 
         again = [argument for argument in sys.argv[1:] if argument != "--overwrite"]
-        click.echo(f"resume with: tokenmill {shlex.join(again)}", err=True)
+        click.echo(f"resume with: tokenmill {safe(shlex.join(again))}", err=True)
     elif error.hint:
         click.echo(f"{click.style('hint', fg='cyan')}: {error.hint}", err=True)
 
@@ -329,8 +339,8 @@ def _plan_line(prepared: Prepared) -> str:
     return (
         f"plan: {len(sources)} file{'s' * (len(sources) != 1)}, "
         f"{prepared.plan.input_bytes / 1e6:.1f} MB{counted}{skipped} -> {settings.format} in "
-        f"{prepared.output} ({settings.tokenizer}, {settings.dtype}, eot {settings.eot}, "
-        f"val {settings.val}), {workers or 'no'} worker{'s' * (workers != 1)}, "
+        f"{printable(prepared.output)} ({printable(settings.tokenizer)}, {settings.dtype}, "
+        f"eot {settings.eot}, val {settings.val}), {workers or 'no'} worker{'s' * (workers != 1)}, "
         f"{prepared.run.memory / 1e9:.1f} GB"
     )
 
@@ -381,7 +391,7 @@ def _echo_summary(result: Result) -> None:
     manifest, counts = result.manifest, result.manifest.counts
     settings = msgspec.convert(manifest.plan["settings"], PlanSettings)
     if result.already_done:
-        click.echo(f"{result.output}: already complete, nothing to do")
+        click.echo(f"{printable(result.output)}: already complete, nothing to do")
     files = [f for f in manifest.files if f.kind == "tokens"]
     for file in files if len(files) <= 6 else [*files[:3], *files[-2:]]:
         click.echo(f"  {file.path:32} {file.tokens:>15,} tokens {file.size:>15,} bytes")
@@ -397,7 +407,9 @@ def _echo_summary(result: Result) -> None:
     for line in _left_out(settings, counts):
         click.echo(line)
     if settings.vocab_size > 1 << 16:
-        click.echo(f"  dtype: {settings.dtype}, since {settings.tokenizer} does not fit uint16")
+        click.echo(
+            f"  dtype: {settings.dtype}, since {printable(settings.tokenizer)} does not fit uint16"
+        )
     encoder = result.run.get("encoder", {})
     if encoder.get("checked_documents"):
         click.echo(
@@ -413,7 +425,7 @@ def _echo_summary(result: Result) -> None:
     for warning in result.warnings:
         click.echo(f"  {click.style('warning', fg='yellow')}: {warning}")
     if counts["quarantined"]:
-        click.echo(f"  set aside: {result.output}/quarantine.jsonl")
+        click.echo(f"  set aside: {printable(result.output)}/quarantine.jsonl")
     if not result.already_done:
         resumed = result.run.get("units_resumed", 0)
         again = f", {resumed} units were durable already" if resumed else ""
@@ -425,4 +437,4 @@ def _echo_summary(result: Result) -> None:
     shown = next((file for file in files if file.split == "train"), files[0])
     click.echo("\nload it:")
     for line in get_format(settings.format).load_lines(settings, result.output, shown.path):
-        click.echo(f"  {line}" if line else "")
+        click.echo(f"  {printable(line)}" if line else "")

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from tokenmill.config import is_plain_name
 from tokenmill.engines.books import Ledger
 from tokenmill.engines.unit import stream_name, token_file
 from tokenmill.errors import StorageError, TokenmillError
@@ -105,9 +106,12 @@ def read_commit(workspace: Workspace) -> Commit:
             hint="which files are its own cannot be told: look into the folder, remove it by hand",
         ) from None
     Manifest.decode(decision.manifest.encode(), str(workspace.commit))  # its own checksum
-    named = {entry.path for entry in decision.manifest.files}
-    if named != decision.names.keys() or any("/" in name for name in decision.names.values()):
-        raise StorageError(f"{workspace.commit}: damaged: it names other files than its manifest")
+    paths = {entry.path for entry in decision.manifest.files}
+    if decision.names.keys() != paths or not all(map(is_plain_name, decision.names.values())):
+        raise StorageError(
+            f"{workspace.commit}: names files that are not those of its manifest",
+            hint="look into the folder, and remove it by hand",
+        )
     return decision
 
 

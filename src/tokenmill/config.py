@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from typing import Any, Literal
+from unicodedata import category
 
 import msgspec
 
@@ -25,6 +26,8 @@ START_METHODS = ("fork", "spawn", "forkserver")
 # As fast as fork and faster than spawn (docs/log.md), and unlike fork it copies nothing of the
 # threads and locks that the caller's process happens to hold.
 DEFAULT_START_METHOD = "forkserver"
+
+MAX_NAME_BYTES = 255  # of a file, on every usual file system
 
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
@@ -55,6 +58,16 @@ def parse_count(text: str | int, *, what: str = "a number", unit: str = "") -> i
 def parse_bytes(text: str | int, *, what: str = "a size") -> int:
     """'1.5GB' -> 1500000000, '2GiB' -> 2147483648."""
     return parse_count(text, what=what, unit="b")
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether a name is one that we give a file: in its folder, visible, writable anywhere."""
+    return (
+        0 < len(name.encode(errors="surrogatepass")) <= MAX_NAME_BYTES
+        and not name.startswith(".")
+        and "/" not in name
+        and not any(category(letter) in ("Cc", "Cs") for letter in name)
+    )
 
 
 class Val(msgspec.Struct, frozen=True, kw_only=True):

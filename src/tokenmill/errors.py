@@ -15,6 +15,9 @@
 Exit codes: 0 done, 1 failed, 2 bad usage or refused, 3 verification failed, 4 done with rows
 quarantined, 130 or 143 interrupted and resumable.
 
+What is said may hold names of files and text of others: it is made safe for a terminal and a log
+here, in one place, and a password in a URL never gets into it.
+
 No exception object ever crosses a process boundary (one that pickles but does not unpickle hangs
 a pool for ever): workers send `to_wire()` and the coordinator rebuilds with `from_wire()`.
 """
@@ -22,21 +25,54 @@ a pool for ever): workers send `to_wire()` and the coordinator rebuilds with `fr
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 
 EXIT_OK = 0
 EXIT_QUARANTINED = 4
 
 
+_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+# Whatever stands before the @ of a URL, and whatever it asks for: keys are in both.
+# (A path that was a URL has lost one of its slashes.)
+_USER = re.compile(r"(:/{1,2})[^/\s@]*@")
+_QUERY = re.compile(r"(:/{1,2}[^\s?]*\?)[^\s'\"]+")
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    """Nothing that would move a terminal's cursor or change its colors; `keep` stays as it is."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() or letter in keep else _escape(letter) for letter in text
+    )
+
+
+def _escape(letter: str) -> str:
+    return _ESCAPES.get(letter) or letter.encode("unicode_escape", "surrogatepass").decode()
+
+
+def without_secrets(text: str) -> str:
+    """`https://user:key@host/x?token=y` as `https://***@host/x?***`."""
+    if ":/" not in text:
+        return text
+    return _QUERY.sub(r"\1***", _USER.sub(r"\1***@", text))
+
+
+def safe(text: str) -> str:
+    """On one line of a terminal or a log, whatever names and texts of others it holds."""
+    return printable(without_secrets(text))
+
+
 class TokenmillError(Exception):
-    """Base of all errors of ours; `hint` says what to do about it."""
+    """Base of all errors of ours; `hint` says what to do about it, `lines` more than one line."""
 
     exit_code = 1
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+    def __init__(self, message: str, *, hint: str = "", lines: Sequence[str] = ()) -> None:
+        self.message = "\n  ".join(map(safe, (message, *lines)))
+        self.hint = safe(hint)
+        super().__init__(self.message)
 
     def to_wire(self) -> list[str]:
         return [type(self).__name__, self.message, self.hint]
@@ -123,4 +159,5 @@ _BY_NAME: dict[str, type[TokenmillError]] = {
 def from_wire(wire: list[str]) -> TokenmillError:
     """Rebuild an error a worker reported as plain strings."""
     name, message, hint = wire
-    return _BY_NAME.get(name, TokenmillError)(message, hint=hint)
+    first, *more = message.split("\n  ")
+    return _BY_NAME.get(name, TokenmillError)(first, hint=hint, lines=more)

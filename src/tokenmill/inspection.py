@@ -114,8 +114,10 @@ def inspect(directory: str | os.PathLike[str]) -> Summary:
 
 def read_run(directory: Path) -> dict[str, Any] | None:
     """run.json, where it is there and can be read: it is about the run, not part of the data."""
+    path = directory / "run.json"
     try:
-        record = msgspec.json.decode((directory / "run.json").read_bytes())
+        # A pipe or a device in its place would be read for ever.
+        record = msgspec.json.decode(path.read_bytes()) if path.is_file() else None
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
     return record if isinstance(record, dict) else None
@@ -126,7 +128,7 @@ def read_run(directory: Path) -> dict[str, Any] | None:
 
 def document_lengths(dataset: Dataset) -> Lengths:
     paths = [
-        dataset.directory / entry.path for entry in dataset.manifest.files if entry.kind == "ends"
+        dataset.path_of(entry.path) for entry in dataset.manifest.files if entry.kind == "ends"
     ]
     documents = np.zeros(65, np.int64)
     tokens = np.zeros(65, np.int64)

@@ -17,6 +17,7 @@ from tokenmill.commit import published, read_commit, roll_back
 from tokenmill.config import RunSettings
 from tokenmill.engines.books import Books, check_pieces
 from tokenmill.errors import RefusedError, VerificationError
+from tokenmill.links import refuse_links
 from tokenmill.manifest import Manifest, UnitRecord, read_journal
 from tokenmill.plan import Plan, difference
 from tokenmill.steps import create_exclusively, read_file
@@ -24,6 +25,13 @@ from tokenmill.storage import Lock, Workspace
 
 # By segment: rows that ended their worker, of units that must be done again all the same.
 Aside = dict[tuple[int, int], dict[int, str]]
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """plan.json: what an output is bound to, and when its inputs were last written to."""
+
+    plan: dict[str, Any]
+    mtimes: dict[str, int]
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -38,6 +46,7 @@ class Opened(msgspec.Struct, frozen=True):
 @contextlib.contextmanager
 def open_job(plan: Plan, run: RunSettings, workspace: Workspace) -> Iterator[Opened]:
     """Lock the output, recover what is there, and refuse what would mix or destroy."""
+    refuse_links(workspace.output)
     _refuse_foreign(workspace)
     if workspace.manifest.exists() and not workspace.work.exists() and not run.overwrite:
         yield Opened(_finished(plan, workspace), None, [], {})
@@ -66,6 +75,7 @@ def refuse_output(plan: Plan, workspace: Workspace) -> None:
     """What `prepare` would refuse, found without touching anything."""
     if workspace.output.exists() and not workspace.output.is_dir():
         raise RefusedError(f"{workspace.output}: not a folder", hint="name another with -o")
+    refuse_links(workspace.output)
     _refuse_foreign(workspace)
     if workspace.manifest.exists():
         _finished(plan, workspace)
@@ -116,12 +126,9 @@ def _finished(plan: Plan, workspace: Workspace) -> Manifest:
 
 def _refuse_touched(plan: Plan, workspace: Workspace) -> None:
     """Of a large file only samples are compared: one written to since may have changed."""
-    try:
-        made_from = msgspec.json.decode(read_file(workspace.run_record))["sources"]
-    except (FileNotFoundError, msgspec.DecodeError, KeyError, TypeError):
-        return
+    times = _times_when_read(workspace)
     for source in plan.sources:
-        then = made_from.get(source.name, {}).get("mtime_ns", source.mtime_ns)
+        then = times.get(source.name, source.mtime_ns)
         if source.fingerprint.startswith("xxh3-sampled") and then != source.mtime_ns:
             raise RefusedError(
                 f"{source.name}: was written to after {workspace.output} was made from it",
@@ -129,12 +136,24 @@ def _refuse_touched(plan: Plan, workspace: Workspace) -> None:
             )
 
 
+def _times_when_read(workspace: Workspace) -> dict[str, int]:
+    """Modification times of the inputs as the job found them, where a record of them is left."""
+    try:
+        if workspace.plan.exists():  # a crash while the dataset got its names
+            return msgspec.json.decode(read_file(workspace.plan), type=Bound).mtimes
+        record = workspace.run_record
+        made_from = msgspec.json.decode(read_file(record))["sources"] if record.is_file() else {}
+        return {name: entry["mtime_ns"] for name, entry in made_from.items()}
+    except (OSError, msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError):
+        return {}
+
+
 def _refuse_difference(old: dict[str, Any], plan: Plan, workspace: Workspace, what: str) -> None:
     new = plan.to_dict()
     if old != new:
-        lines = "\n  ".join(difference(old, new)) or "(the records differ)"
         raise RefusedError(
-            f"{workspace.output}: {what}:\n  {lines}",
+            f"{workspace.output}: {what}:",
+            lines=difference(old, new) or ["(the records differ)"],
             hint="use the same settings to resume, another -o, or --overwrite to start anew",
         )
 
@@ -144,7 +163,7 @@ def _bind(plan: Plan, workspace: Workspace) -> dict[str, int]:
     mtimes = {source.name: source.mtime_ns for source in plan.sources}
     if not workspace.plan.exists():
         workspace.clear_work()  # what a crash left of a removal belongs to another plan
-        content = {"plan": plan.to_dict(), "mtimes": mtimes}
+        content = Bound(plan.to_dict(), mtimes)
         create_exclusively(workspace.plan, msgspec.json.encode(content))
         return mtimes
     return _compare_bound(plan, workspace)
@@ -152,14 +171,13 @@ def _bind(plan: Plan, workspace: Workspace) -> dict[str, int]:
 
 def _compare_bound(plan: Plan, workspace: Workspace) -> dict[str, int]:
     try:
-        stored = msgspec.json.decode(read_file(workspace.plan))
-    except msgspec.DecodeError as error:
+        stored = msgspec.json.decode(read_file(workspace.plan), type=Bound)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RefusedError(
             f"{workspace.plan}: damaged: {error}", hint="use --overwrite to start anew"
         ) from None
-    _refuse_difference(stored["plan"], plan, workspace, "is bound to another plan")
-    result: dict[str, int] = stored["mtimes"]
-    return result
+    _refuse_difference(stored.plan, plan, workspace, "is bound to another plan")
+    return stored.mtimes
 
 
 def _recover(

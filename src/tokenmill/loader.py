@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.config import PlanSettings
-from tokenmill.errors import UsageError
+from tokenmill.errors import UsageError, VerificationError
 from tokenmill.formats import get_format
 from tokenmill.manifest import FileEntry, Manifest, SplitEntry
 
@@ -42,6 +42,15 @@ class Dataset(Mapping[str, "Split"]):
         self.settings = msgspec.convert(manifest.plan["settings"], PlanSettings)
         self._splits = {s.name: Split(self, s) for s in manifest.splits if s.tokens}
 
+    def path_of(self, name: str) -> Path:
+        """A file of the dataset. A pipe in its place would be waited for, for ever."""
+        path = self.directory / name
+        if not path.is_file():
+            raise VerificationError(
+                f"{path}: missing, or not a regular file", hint="`tokenmill verify` tells more"
+            )
+        return path
+
     def __getitem__(self, name: str) -> Split:
         return self._splits[name]
 
@@ -63,7 +72,7 @@ class Tokens:
     """All tokens of a split as one long array, memory-mapped file by file."""
 
     def __init__(self, dataset: Dataset, entry: SplitEntry) -> None:
-        self._directory = dataset.directory
+        self._path_of = dataset.path_of
         self._length = entry.tokens
         self.dtype = np.dtype(dataset.settings.dtype).newbyteorder("<")
         self._header = get_format(dataset.settings.format).header_bytes(dataset.settings)
@@ -80,7 +89,7 @@ class Tokens:
         if number not in self._maps:
             file = self._files[number]
             self._maps[number] = np.memmap(
-                self._directory / file.path,
+                self._path_of(file.path),
                 dtype=self.dtype,
                 mode="r",
                 offset=self._header,
@@ -127,7 +136,7 @@ class Documents:
         self._length = entry.documents
         self._first_token = entry.first_token
         self._runs: Array | None = None
-        path = dataset.directory / "index" / f"{entry.stream}.ends"
+        path = dataset.path_of(f"index/{entry.stream}.ends")
         self._ends = np.memmap(path, dtype="<u8", mode="r")
         self._first = self._ended_by(entry.first_token)
         if entry.first_token == 0:
@@ -177,7 +186,7 @@ class Documents:
         """Name of the input file and row, counted from 0, that a document was made from."""
         position = self._position(index)
         if self._runs is None:
-            path = self._dataset.directory / "index" / f"{self._stream}.runs"
+            path = self._dataset.path_of(f"index/{self._stream}.runs")
             self._runs = np.memmap(path, dtype="<u8", mode="r").reshape(-1, 3)
         runs = self._runs
         at = bisect.bisect_right(range(len(runs)), position, key=lambda i: int(runs[i, 0])) - 1

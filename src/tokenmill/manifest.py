@@ -14,12 +14,14 @@ from typing import Any
 import msgspec
 import xxhash
 
+from tokenmill.config import is_plain_name
 from tokenmill.errors import VerificationError
 from tokenmill.pack import StreamState
 from tokenmill.plan import UnitId
 from tokenmill.steps import read_file
 
 MANIFEST_VERSION = 1
+NOT_DATA = ("manifest.json", "run.json", "index")  # never among a dataset's files
 JOURNAL_MAGIC = b"tokenmill-journal-1\n"
 _FRAME = struct.Struct("<IQ")  # length and xxh3 of a record
 
@@ -125,6 +127,7 @@ def read_journal(path: Path, fingerprint: str) -> tuple[list[UnitRecord], int]:
 
 
 def _records(content: bytes, position: int) -> Iterator[tuple[UnitRecord, int]]:
+    known: set[str] = set()
     while position + _FRAME.size <= len(content):
         length, digest = _FRAME.unpack_from(content, position)
         start = position + _FRAME.size
@@ -135,6 +138,10 @@ def _records(content: bytes, position: int) -> Iterator[tuple[UnitRecord, int]]:
             record = _decode_record(body)
         except msgspec.DecodeError:
             return
+        files = {piece.file for piece in record.pieces} - known
+        if not all(map(is_plain_name, files)):  # it would be read and written: never outside
+            return
+        known |= files
         position = start + length
         yield record, position
 
@@ -197,13 +204,20 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise VerificationError(
                 f"{where}: version {manifest.version}; this tokenmill reads {MANIFEST_VERSION}"
             )
-        for entry in manifest.files:  # these paths are opened and removed: never outside
-            if entry.path.startswith("/") or ".." in entry.path.split("/"):
-                raise VerificationError(f"{where}: names a path outside its folder: {entry.path}")
+        manifest._check_names(where)
         # The bytes as well as the values: a flipped bit in white space is a change too.
         if manifest.checksum != manifest._digest() or manifest.encode() != content:
             raise VerificationError(f"{where}: damaged (its own checksum does not match)")
         return manifest
+
+    def _check_names(self, where: str) -> None:
+        """These are opened and removed: files of the folder and of its index, and no others."""
+        for path in [entry.path for entry in self.files]:
+            if not is_plain_name(path.removeprefix("index/")) or path in NOT_DATA:
+                raise VerificationError(f"{where}: names a file that is not its own: {path!r}")
+        for stream in {entry.stream for entry in self.splits}:
+            if not is_plain_name(stream):
+                raise VerificationError(f"{where}: names an index that is not its own: {stream!r}")
 
     @classmethod
     def load(cls, path: Path) -> Manifest:

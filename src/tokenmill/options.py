@@ -16,10 +16,12 @@ from tokenmill.config import (
     PlanSettings,
     RunSettings,
     Val,
+    is_plain_name,
     parse_count,
 )
 from tokenmill.errors import UsageError
 from tokenmill.formats import Format, get_format
+from tokenmill.listing import URL
 from tokenmill.tokenizer import Encoding
 from tokenmill.vocabulary_files import find_encoding, settled_id, special_id
 
@@ -75,6 +77,8 @@ def plan_settings(
     encoding = encoding or find_encoding(options.tokenizer, options.pattern)
     if not os.fspath(output):
         raise UsageError("-o: is empty", hint="name a folder")
+    if re.match(URL, os.fspath(output)):
+        raise UsageError(f"-o {output}: not a local folder", hint="write to a local one and copy")
     if os.fsencode(output).decode(errors="ignore") != os.fspath(output):
         raise UsageError(f"{output!r}: not a name in UTF-8")
     if any(letter in options.text_column for letter in '"\\') or not options.text_column:
@@ -85,8 +89,6 @@ def plan_settings(
     val = Val.parse(fmt.val if options.val is None else options.val)
     shard_tokens = _shard_tokens(options, fmt, val)
     name = options.name or Path(output).resolve().name
-    if not name or "/" in name or name.startswith(".") or "\0" in name:
-        raise UsageError(f"--name {name!r} cannot begin a file name", hint="give a plain --name")
     eot_id, bos_id = _special_ids(options, encoding, eot)
     vocab_size = max(encoding.vocab_size, eot_id + 1, bos_id + 1)
     settings = PlanSettings(
@@ -112,6 +114,12 @@ def plan_settings(
         drop_empty=options.drop_empty,
         **_limits(options),
     )
+    if not name or not is_plain_name(fmt.file_name(settings, "train", 10**9)):
+        raise UsageError(
+            f"--name {name!r} cannot begin a file name",
+            hint="give a plain --name: no slash, no dot in front, no control character, at most "
+            "200 bytes",
+        )
     limit = fmt.max_shard_tokens(settings)
     if limit is not None and shard_tokens > limit:
         raise UsageError(

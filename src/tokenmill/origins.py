@@ -73,6 +73,8 @@ def find_origins(
 def _path_of(
     name: str, run: dict[str, Any] | None, source_root: str | os.PathLike[str] | None
 ) -> str:
+    if os.path.isabs(name) or ".." in name.split("/") or "\0" in name:
+        raise InputError(f"{name!r}: the manifest names an input that lies below no folder")
     if source_root is not None:
         return os.path.join(os.fspath(source_root), name)
     try:

@@ -107,6 +107,8 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 def _show(value: Any) -> str:
     if isinstance(value, dict) and "kind" in value:
         return str(value["fraction"] or (f"{value['kind']}:{value['amount']}".removesuffix(":0")))
+    if isinstance(value, str) and not (value and value.isprintable()):
+        return repr(value)  # a separator of line ends would be shown as nothing
     return str(value)
 
 
@@ -115,7 +117,7 @@ def _source_difference(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> 
     after = {source["name"]: source for source in new}
     lines = [f"input no longer given: {name}" for name in before if name not in after]
     lines += [f"input added: {name}" for name in after if name not in before]
-    for name in before.keys() & after.keys():
+    for name in (name for name in before if name in after):
         if before[name]["size"] != after[name]["size"]:
             lines.append(f"{name}: {before[name]['size']} bytes -> {after[name]['size']} bytes")
         elif before[name] != after[name]:

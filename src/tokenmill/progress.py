@@ -7,6 +7,7 @@ import time
 from typing import Any, TextIO
 
 from tokenmill.engines.observer import Observer, Snapshot
+from tokenmill.errors import safe
 
 PLAIN_SECONDS = 10.0
 
@@ -63,7 +64,7 @@ class PlainProgress(Observer):
             )
 
     def note(self, text: str) -> None:
-        print(f"note: {text}", file=self.stream, flush=True)
+        print(f"note: {safe(text)}", file=self.stream, flush=True)
 
 
 class LiveProgress(Observer):
@@ -104,7 +105,9 @@ class LiveProgress(Observer):
         self.progress.refresh()
 
     def note(self, text: str) -> None:
-        self.console.print(f"[yellow]note:[/] {text}", highlight=False)
+        from rich.markup import escape
+
+        self.console.print(f"[yellow]note:[/] {escape(safe(text))}", highlight=False)
 
     def close(self) -> None:
         if self.started:

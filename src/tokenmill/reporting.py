@@ -15,7 +15,7 @@ import msgspec
 
 from tokenmill.comparison import DeepReport
 from tokenmill.config import Val
-from tokenmill.encoders.decoding import printable
+from tokenmill.errors import printable
 from tokenmill.estimate import Estimate
 from tokenmill.inspection import Bin, DocumentView, Summary
 from tokenmill.pipeline import Prepared
@@ -83,14 +83,14 @@ def plan_lines(prepared: Prepared, estimate: Estimate) -> list[str]:
     for source in shown:
         rows = f"{source.rows:,} rows" if source.rows >= 0 else "rows known when read"
         chain = ", one chain (compressed: one worker at a time)" if source.compression else ""
-        lines.append(f"  {source.name}: {source.size / 1e6:.1f} MB, {rows}{chain}")
+        lines.append(f"  {printable(source.name)}: {source.size / 1e6:.1f} MB, {rows}{chain}")
     if len(shown) < len(sources):
         lines.append(f"  ... {len(sources) - len(shown)} more (--json lists all)")
         chains = sum(bool(s.compression) for s in sources)
         if chains:
             lines.append(f"  {chains} of them compressed: one chain each, one worker at a time")
     skipped = prepared.found.skipped
-    lines += [f"  skipped {s.path}: {s.reason}" for s in skipped[:SOURCES_SHOWN]]
+    lines += [f"  skipped {printable(s.path)}: {s.reason}" for s in skipped[:SOURCES_SHOWN]]
     if len(skipped) > SOURCES_SHOWN:
         lines.append(f"  skipped {len(skipped) - SOURCES_SHOWN} more")
     lines += [_tokens_line(estimate), *_file_lines(prepared, estimate)]
@@ -195,7 +195,7 @@ def summary_lines(summary: Summary) -> list[str]:
             f"  {source['name']:{min(width, 60)}}  {source['tokens']:>15,} tokens  "
             f"{source['documents']:>11,} documents  {size(source['text_bytes']):>9} of text"
         )
-    return lines
+    return [printable(line) for line in lines]
 
 
 def _histogram(bins: list[Bin]) -> list[str]:
@@ -220,7 +220,7 @@ def _bar(share: float) -> str:
 def document_lines(view: DocumentView, *, full: bool, color: bool) -> list[str]:
     lines = [
         f"{view.split} document {view.document:,} of {view.documents:,}",
-        f"  source  {view.source}, row {view.row:,} (counted from 0)",
+        f"  source  {printable(view.source)}, row {view.row:,} (counted from 0)",
         f"  tokens  {view.first_token:,} to {view.first_token + view.tokens - 1:,} of {view.split}"
         f" ({view.tokens:,})",
     ]
@@ -290,7 +290,7 @@ def deep_dict(report: DeepReport) -> dict[str, Any]:
 
 def deep_lines(report: DeepReport) -> list[str]:
     lines = [
-        f"{click.style('bad', fg='red', bold=True)}: {problem.message}"
+        f"{click.style('bad', fg='red', bold=True)}: {printable(problem.message)}"
         for problem in report.problems
     ]
     if report.files.ok:

@@ -12,6 +12,7 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from stat import S_ISREG
 from typing import NamedTuple
 
 import msgspec
@@ -20,7 +21,7 @@ import numpy.typing as npt
 import xxhash
 
 from tokenmill.config import PlanSettings, available_cores
-from tokenmill.errors import UsageError, VerificationError
+from tokenmill.errors import UsageError, VerificationError, printable
 from tokenmill.formats import get_format
 from tokenmill.manifest import FileEntry, Manifest, checksum_of_digests
 
@@ -56,6 +57,8 @@ def verify(directory: str | os.PathLike[str], *, threads: int | None = None) -> 
     problems = _extra_files(root, manifest)
     tasks, found = _tasks(root, manifest)
     problems += found
+    sound = {entry.path for entry in manifest.files if not _size_fault(root, entry)}
+    tasks = [task for task in tasks if task.path in sound]  # a pipe would never be read to its end
     with ThreadPoolExecutor(max_workers=threads or available_cores()) as pool:
         problems += filter(None, pool.map(lambda task: _check_pieces(root, task), tasks))
     return Report(
@@ -72,7 +75,7 @@ def _extra_files(root: Path, manifest: Manifest) -> list[str]:
     patterns = get_format(settings.format).trainer_glob(settings)
     ours = {entry.path for entry in manifest.files}
     return [
-        f"{name}: not part of this dataset, but the trainer would read it"
+        f"{printable(name)}: not part of this dataset, but the trainer would read it"
         for name in sorted(os.listdir(root))
         if name not in ours and any(fnmatch.fnmatchcase(name, p) for p in patterns)
     ]
@@ -134,6 +137,8 @@ def _piece_table(root: Path, manifest: Manifest) -> tuple[npt.NDArray[np.uint64]
 
 def _digest_of(path: Path) -> bytes | None:
     try:
+        if not path.is_file():
+            return None
         return xxhash.xxh3_64_intdigest(path.read_bytes()).to_bytes(8, "little")
     except OSError:
         return None
@@ -141,11 +146,14 @@ def _digest_of(path: Path) -> bytes | None:
 
 def _size_fault(root: Path, entry: FileEntry) -> str:
     try:
-        size = os.stat(root / entry.path).st_size
+        found = os.stat(root / entry.path)
     except FileNotFoundError:
         return f"{entry.path}: missing"
     except OSError as error:
         return f"{entry.path}: cannot be read: {error.strerror or error}"
+    size = found.st_size
+    if not S_ISREG(found.st_mode):
+        return f"{entry.path}: not a regular file"
     if size == entry.size:
         return ""
     what = "truncated" if size < entry.size else "too long"

@@ -57,10 +57,12 @@ def find_encoding(tokenizer: str, pattern: str = "") -> Encoding:
             raise UsageError(f"--pattern: {tokenizer} has its own", hint="leave --pattern out")
         return get_encoding(tokenizer)
     path = Path(tokenizer)
-    if not path.exists():
+    if not os.path.exists(path):
         return get_encoding(tokenizer)  # which says what there is
     if path.is_dir():
         path = _model_file(path)
+    if not path.is_file():  # /dev/zero and pipes have no end
+        raise UsageError(f"--tokenizer {path}: not a regular file")
     try:
         content = path.read_bytes()
     except OSError as error:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tokenmill.config import PlanSettings
-from tokenmill.errors import UsageError, VerificationError
+from tokenmill.errors import UsageError, VerificationError, printable
 from tokenmill.tokenizer import ENCODINGS, Encoding
 from tokenmill.vocabulary_files import (
     find_encoding,
@@ -79,20 +79,6 @@ class Decoder:
         if not content:
             return f"<id {token}>"
         return printable(content.decode(errors="backslashreplace"))
-
-
-_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-
-
-def printable(text: str, *, keep: str = "") -> str:
-    """Nothing that would move a terminal's cursor or change its colors; `keep` stays as it is."""
-    return "".join(
-        letter if letter.isprintable() or letter in keep else _escape(letter) for letter in text
-    )
-
-
-def _escape(letter: str) -> str:
-    return _ESCAPES.get(letter) or letter.encode("unicode_escape", "surrogatepass").decode()
 
 
 def open_decoder(encoding: Encoding, settings: PlanSettings | None = None) -> Decoder:

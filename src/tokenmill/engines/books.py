@@ -15,7 +15,7 @@ import xxhash
 
 from tokenmill.config import RunSettings
 from tokenmill.engines.frontier import Frontier
-from tokenmill.errors import TokenmillError
+from tokenmill.errors import RefusedError
 from tokenmill.manifest import Counts, PieceRecord, UnitRecord, frame_record, journal_header
 from tokenmill.pack import CutRule
 from tokenmill.plan import Plan, UnitId
@@ -61,7 +61,7 @@ class Books:
         journal_length: int,
         expected: dict[UnitId, UnitRecord],
     ) -> None:
-        self.run = run
+        self.plan, self.run = plan, run
         self.workspace = workspace
         self.ledger = Ledger(len(plan.sources))
         for record in durable:
@@ -90,9 +90,9 @@ class Books:
         """A unit's pieces are in the files (in the page cache, not yet durable)."""
         earlier = self.expected.pop(record.unit, None)
         if earlier is not None and earlier != record:
-            raise TokenmillError(
-                f"unit {record.unit} is not what it was when it was first written: an input has "
-                "changed since",
+            raise RefusedError(
+                f"{self.plan.sources[record.unit.source].name}: changed since this job was begun "
+                f"(same size): unit {record.unit} is not what it was when it was first written",
                 hint="start anew with --overwrite, or restore the input",
             )
         self.frontier.written(record)

@@ -152,9 +152,13 @@ class _Loop:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic in native code is no Exception
-            detail = "".join(traceback.format_exception(error)[-3:]).strip()
-            message = f"in a worker: {type(error).__name__}: {error}\n{detail}"
-            self._send(Failed(["TokenmillError", message, "this is a bug of tokenmill"], placing))
+            detail = "".join(traceback.format_exception(error)[-3:]).strip().splitlines()
+            told = TokenmillError(
+                f"in a worker: {type(error).__name__}: {error}",
+                hint="this is a bug of tokenmill",
+                lines=[line.removeprefix("  ") for line in detail],
+            )
+            self._send(Failed(told.to_wire(), placing))
             return False
         return True
 

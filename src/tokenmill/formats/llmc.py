@@ -7,6 +7,8 @@ https://github.com/karpathy/llm.c, dev/data/data_common.py: magic 20240520 versi
 
 from __future__ import annotations
 
+import glob
+
 import numpy as np
 
 from tokenmill.config import PlanSettings
@@ -54,7 +56,9 @@ LLMC = Format(
     header_bytes=lambda settings: HEADER_WORDS * 4,
     header=_header,
     file_name=_file_name,
-    trainer_glob=lambda settings: (f"{settings.name}_train_*.bin", f"{settings.name}_val_*.bin"),
+    trainer_glob=lambda settings: tuple(
+        f"{glob.escape(settings.name)}_{split}_*.bin" for split in ("train", "val")
+    ),
     max_shard_tokens=_max_shard_tokens,
     # dataloader.h wants num_processes * B * T + 1 tokens in every shard; 0.5M is its usual batch.
     min_shard_tokens=2**19 + 1,
