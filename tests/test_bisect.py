@@ -122,14 +122,15 @@ def test_the_row_is_named_and_then_set_aside(
     plant(monkeypatch, fault)
     with pytest.raises(WorkerError) as ended:
         tokenmill.prepare(faulty, output, workers=2, start_method="fork")
-    reason = f"encoding it alone {words}, twice"
+    times, probes = ("4 times", 5) if how == "kill" else ("twice", 3)  # a kill may be chance
+    reason = f"encoding it alone {words}, {times}"
     assert ended.value.message == f"m.parquet: row 777 (row group 7): {reason}"
     assert "--on-bad-row quarantine" in ended.value.hint
     result = tokenmill.prepare(
         faulty, output, workers=2, start_method="fork", on_bad_row="quarantine"
     )
     assert result.manifest.set_aside == [{"source": "m.parquet", "row": 777, "reason": reason}]
-    assert result.run["probes"] == 3, "the batch, the row, the rest of the batch"
+    assert result.run["probes"] == probes, "the batch, the row, the rest of the batch"
     counts = result.manifest.counts
     assert (counts["rows"], counts["documents"], counts["quarantined"]) == (1200, 1199, 1)
     (row,) = quarantined(output)
@@ -241,7 +242,7 @@ def test_rows_that_do_no_harm_alone_are_named_as_a_range(
                 start_method="fork",
                 on_bad_row="quarantine",
             )
-    assert "m.parquet: a worker died twice on unit 0.0 " in ended.value.message
+    assert "m.parquet: 3 workers died on unit 0.0 " in ended.value.message
     assert "with rows 700 to 799 under way" in ended.value.message
     assert "none ended its worker" in ended.value.message
     result = tokenmill.prepare(faulty, tmp_path / "o", workers=2)
@@ -501,5 +502,5 @@ def test_a_long_row_that_is_encoded_in_pieces(
     assert report.ok, report.problems
     text = tmp_path / "t.txt"
     text.write_text("@@".join(["a", "b", long + MARKER, "z"]))
-    with pytest.raises(WorkerError, match=r"a worker died twice on unit"):
+    with pytest.raises(WorkerError, match=r"2 workers died on unit"):
         tokenmill.prepare(text, tmp_path / "t", text_separator="@@", **options)

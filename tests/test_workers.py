@@ -128,7 +128,8 @@ def test_a_second_death_while_a_unit_is_read_ends_the_run_with_file_unit_and_cau
         with pytest.raises(WorkerError) as ended:
             tokenmill.prepare(marked, tmp_path / "o", workers=2, start_method="fork")
     message = ended.value.message
-    assert message.startswith("m.parquet: a worker died twice on unit ")
+    times = 5 if how == "SIGKILL" else 2  # a kill may come from outside
+    assert message.startswith(f"m.parquet: {times} workers died on unit ")
     assert "row groups" in message
     assert how in message
     tokenmill.prepare(marked, tmp_path / "o", workers=2)
@@ -158,7 +159,7 @@ def test_a_worker_that_fails_twice_while_it_writes_a_unit_ends_the_run(
 
     monkeypatch.setattr(UnitWorker, "place", place)
     monkeypatch.setenv("TOKENMILL_STUCK_SECONDS", "1.5")
-    with pytest.raises(WorkerError, match="died twice on unit"):
+    with pytest.raises(WorkerError, match=r"\d workers died on unit"):
         tokenmill.prepare(marked, tmp_path / "o", workers=2, start_method="fork")
 
 
