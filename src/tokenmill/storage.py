@@ -21,6 +21,7 @@ import errno
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from tokenmill.errors import RefusedError, StorageError
 WORK = ".tokenmill"
 FILES = "files"
 SPILL = "spill"
+LOCK = "lock"
 # numpy arrays are buffers too, though their type does not say so
 Buffer = bytes | memoryview | Any
 
@@ -68,12 +70,12 @@ class Workspace:
         self.manifest = self.output / "manifest.json"
 
     def create(self) -> None:
+        """What is in the work folder; under the lock only, since its last holder may be at
+        removing it."""
         with _explained("create the folder", self.work):
-            missing = [p for p in (self.output, *self.output.parents) if not p.exists()]
             self.files.mkdir(parents=True, exist_ok=True)
             self.spill.mkdir(exist_ok=True)
-            for folder in (self.work, self.output, *(made.parent for made in missing)):
-                sync_directory(folder)
+            sync_directory(self.work)
 
     def foreign_files(self) -> list[str]:
         """Visible files in the output folder; of ours none are there before the commit."""
@@ -94,16 +96,24 @@ class Workspace:
             for path in (self.plan, self.journal, self.commit):
                 path.unlink(missing_ok=True)
             sync_directory(self.work)
-            shutil.rmtree(self.files, ignore_errors=True)
+            _remove_tree(self.files)
         self.create()
 
     def remove_work(self) -> None:
-        """Forget the work folder; the plan goes first, so that half a removal is no job."""
+        """Forget the work folder; the plan goes first, so that half a removal is no job.
+
+        The lock goes last: whoever comes from then on may make a work folder of its own, and that
+        is not ours to remove.
+        """
         with _explained("remove", self.work):
             for path in (self.plan, self.journal):
                 path.unlink(missing_ok=True)
-            if self.work.exists():
-                shutil.rmtree(self.work)
+            held = self.work.iterdir() if self.work.exists() else ()
+            for path in [p for p in held if p.name != LOCK]:
+                _remove_tree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            (self.work / LOCK).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self.work.rmdir()
             sync_directory(self.output)
 
     def begin_removal(self) -> None:
@@ -129,25 +139,35 @@ class Lock:
     """One coordinator per output. The kernel drops it with the process, however that ends."""
 
     def __init__(self, workspace: Workspace) -> None:
-        path = workspace.work / "lock"
+        path, output = workspace.work / LOCK, workspace.output
+        missing = [p for p in (output, *output.parents) if not p.exists()]
         while True:
-            workspace.create()
             with _explained("open", path):
-                self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                output.mkdir(parents=True, exist_ok=True)
+                with contextlib.suppress(FileExistsError):
+                    workspace.work.mkdir()
+                try:
+                    self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                except FileNotFoundError:
+                    continue  # the work folder went meanwhile: make another
             self._take(path, workspace)
             with contextlib.suppress(OSError):
                 if os.fstat(self._fd).st_ino == path.stat().st_ino:
                     break
             os.close(self._fd)  # its holder finished and removed it meanwhile: lock the new one
+        _locks.add(self._fd)
         with _explained("write", path, 32):
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, str(os.getpid()).encode(), 0)
+        workspace.create()
+        for folder in (output, *(made.parent for made in missing)):
+            sync_directory(folder)
 
     def _take(self, path: Path, workspace: Workspace) -> None:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(self._fd, 32, 0).decode(errors="replace").strip() or "unknown"
+            holder = self._holder()
             os.close(self._fd)
             raise RefusedError(
                 f"{workspace.output}: another tokenmill is at work here (process {holder})",
@@ -160,8 +180,50 @@ class Lock:
                 hint="this file system has no locks; write to another one and copy",
             ) from None
 
+    def _holder(self) -> str:
+        """Its process id; one that has just taken the lock is given a moment to write it."""
+        for _ in range(100):
+            told = os.pread(self._fd, 32, 0).decode(errors="replace").strip()
+            if told.isdigit() and _is_running(int(told)):
+                return told
+            time.sleep(0.01)
+        return told or "unknown"
+
     def release(self) -> None:
+        _locks.discard(self._fd)
         os.close(self._fd)
+
+
+_locks: set[int] = set()
+
+
+def _leave_locks_to_parent() -> None:
+    """In a forked child: or it would go on holding its dead parent's lock."""
+    while _locks:
+        os.close(_locks.pop())
+
+
+os.register_at_fork(after_in_child=_leave_locks_to_parent)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's, or on another machine
+        pass
+    return True
+
+
+def _remove_tree(path: Path) -> None:
+    """Also where a worker of a coordinator that is gone still makes files in it."""
+    for _ in range(100):
+        shutil.rmtree(path, ignore_errors=True)
+        if not path.exists():
+            return
+        time.sleep(0.01)
+    shutil.rmtree(path)
 
 
 def sync_directory(path: Path) -> None:
@@ -295,6 +357,11 @@ class OutputFiles:
     def __init__(self, workspace: Workspace) -> None:
         self.folder = workspace.files
         self._fds: dict[str, int] = {}
+        # Held, and not looked up anew: a worker whose coordinator is gone must not find the
+        # files of another plan under the same names (--overwrite makes the folder anew).
+        self._folder_fd = -1
+        with contextlib.suppress(FileNotFoundError):
+            self._folder_fd = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
 
     def _fd(self, name: str) -> int:
         fd = self._fds.pop(name, None)
@@ -302,7 +369,8 @@ class OutputFiles:
             if len(self._fds) >= self.MAX_OPEN:
                 os.close(self._fds.pop(next(iter(self._fds))))
             with _explained("open", self.folder / name):
-                fd = os.open(self.folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+                fd = os.open(name, flags, 0o644, dir_fd=self._folder_fd)
         self._fds[name] = fd
         return fd
 
@@ -329,6 +397,9 @@ class OutputFiles:
         for fd in self._fds.values():
             os.close(fd)
         self._fds.clear()
+        if self._folder_fd >= 0:
+            os.close(self._folder_fd)
+            self._folder_fd = -1
 
 
 def read_piece(path: Path, offset: int, length: int) -> bytes:

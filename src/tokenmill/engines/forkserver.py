@@ -15,7 +15,7 @@ from typing import Any
 
 from tokenmill.interrupts import signals_held
 
-# tokenizer, pattern, encoder, check, threads, folder of its socket, whose it is
+# tokenizer, pattern, encoder, check, threads, our process, folder of the socket, whose it is
 PRELOAD_VARIABLE = "TOKENMILL_PRELOAD"
 THREADS_VARIABLE = "OPENBLAS_NUM_THREADS"
 
@@ -39,6 +39,7 @@ def start_fork_server(
                     encoder,
                     "check" if check else "no",
                     threads,
+                    str(os.getpid()),
                     util.get_temp_dir(),
                     "alone" if alone else "shared",
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 
 from tokenmill.engines.books import Books
@@ -21,6 +22,26 @@ def run_inline(
     check_interrupt: Callable[[], None],
 ) -> dict[str, int]:
     worker = UnitWorker(job)
+    with contextlib.closing(worker.files):
+        _run(worker, plan, books, jobs, observer, snapshot, check_interrupt)
+    return {
+        "reference_documents": worker.stats.reference_documents,
+        "reference_failures": worker.stats.reference_failures,
+        "checked_documents": worker.stats.checked_documents,
+        "checked_bytes": worker.stats.checked_bytes,
+        "reopened": worker.reopened,
+    }
+
+
+def _run(
+    worker: UnitWorker,
+    plan: Plan,
+    books: Books,
+    jobs: Iterator[SegmentJob],
+    observer: Observer,
+    snapshot: Snapshot,
+    check_interrupt: Callable[[], None],
+) -> None:
     snapshot.workers = 1
     for segment_job in jobs:
         books.frontier.add_segment(segment_job)
@@ -49,10 +70,3 @@ def run_inline(
         observer.update(snapshot)
         if books.frontier.done:
             break
-    return {
-        "reference_documents": worker.stats.reference_documents,
-        "reference_failures": worker.stats.reference_failures,
-        "checked_documents": worker.stats.checked_documents,
-        "checked_bytes": worker.stats.checked_bytes,
-        "reopened": worker.reopened,
-    }

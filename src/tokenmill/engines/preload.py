@@ -28,9 +28,9 @@ def _preload() -> None:
     from tokenmill.vocabulary_files import find_encoding
 
     use_stand_in()
-    if len(wanted) == 7:
-        tokenizer, pattern, encoder, check, threads, folder, whose = wanted
-        atexit.register(_clean_up_after, os.getppid(), Path(folder))
+    if len(wanted) == 8:
+        tokenizer, pattern, encoder, check, threads, coordinator, folder, whose = wanted
+        atexit.register(_clean_up_after, int(coordinator), Path(folder))
         # The caller may start processes of its own from this server: they get nothing of ours.
         if threads == "-":
             os.environ.pop(THREADS_VARIABLE, None)
