@@ -221,3 +221,66 @@ def _command_line(pid: int) -> str:
             return file.read().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return ""
+
+
+_PLANT = """
+import os, signal, sys, time
+
+def fault():
+    {fault}
+
+def planted(module):
+    *owners, last = {name!r}.split(".")
+    owner = module
+    for part in owners:
+        owner = getattr(owner, part)
+    right = getattr(owner, last)
+    def wrong(*args, **keywords):
+        if {when}:
+            try:
+                fd = os.open({flag!r}, os.O_CREAT | os.O_WRONLY | ({always} or os.O_EXCL))
+                os.write(fd, f"{{time.monotonic()}} {{os.getpid()}}".encode())
+                os.close(fd)
+            except FileExistsError:
+                pass
+            else:
+                fault()
+        return right(*args, **keywords)
+    setattr(owner, last, wrong)
+
+class Planter:
+    def find_spec(self, name, path, target=None):
+        if name != {module!r}:
+            return None
+        import importlib.util
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        right = spec.loader.exec_module
+        def exec_module(module):
+            right(module)
+            planted(module)
+        spec.loader.exec_module = exec_module
+        return spec
+
+sys.meta_path.insert(0, Planter())
+"""
+
+
+def plant(where: str, fault: str, flag: Path, *, when: str = "True", always: bool = False) -> str:
+    """Python for `Command(planted=...)`: a function that does some harm before what it does.
+
+    `where` is module:name; `fault` and `when` are Python that sees the call as `args`. The flag is
+    a file that tells the moment and the process. Once in all processes, or always.
+    """
+    module, _, name = where.partition(":")
+    values = {"module": module, "name": name, "fault": fault, "flag": str(flag), "when": when}
+    return _PLANT.format(**values, always=int(always))
+
+
+def planted_moment(flag: Path) -> tuple[float, int] | None:
+    """When the harm was done (monotonic), and in which process."""
+    try:
+        moment, pid = flag.read_text().split()
+    except (OSError, ValueError):
+        return None
+    return float(moment), int(pid)

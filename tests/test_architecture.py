@@ -15,9 +15,9 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # In the order of the data. A module imports only what stands above it.
 ORDER = [
-    "errors", "interrupts", "config", "tokenizer", "vocabulary_files", "texts", "encoders.gap_tables",
-    "encoders.unicode_gap", "encoders.arrays", "encoders.cuts", "encoders.fast",
-    "encoders.reference", "encoders.exact", "encoders.decoding", "encoders", "streams",
+    "errors", "interrupts", "config", "tokenizer", "vocabulary_files", "texts",
+    "encoders.gap_tables", "encoders.unicode_gap", "encoders.arrays", "encoders.cuts",
+    "encoders.fast", "encoders.reference", "encoders.exact", "encoders.decoding", "encoders", "streams",
     "arrow_ipc", "arrow_large", "fields", "listing", "sources", "plan", "separators", "batch",
     "columns", "text_batches", "text_files", "documents", "pack", "formats.base",
     "formats.nanogpt", "formats.llmc", "formats", "storage", "gap_cache", "manifest",

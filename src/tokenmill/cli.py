@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +13,7 @@ import click
 from tokenmill import __version__
 from tokenmill.cli_options import plan_options, takes_value
 from tokenmill.errors import EXIT_OK, EXIT_QUARANTINED, Interrupted, TokenmillError
-from tokenmill.interrupts import Deadline, Interrupts, take_over
+from tokenmill.interrupts import Interrupts, end_in_time, take_over
 
 if TYPE_CHECKING:
     from tokenmill.config import PlanSettings
@@ -29,14 +30,15 @@ def main() -> None:
     """Entry point: our errors become a message and an exit code, never a traceback."""
     sys.stdout = sys.stdout or io.StringIO()  # closed by the caller: print to nowhere
     sys.stderr = sys.stderr or io.StringIO()
-    interrupts = take_over()
-    deadline = Deadline(lambda number: _report(Interrupts.stopped_by(number)))
+    interrupts, told = Interrupts(), Event()
     try:
+        end_in_time(lambda number: _report(Interrupts.stopped_by(number)), told)
+        take_over(interrupts)
         status = _run(interrupts)
     except KeyboardInterrupt:
-        status = _report(interrupts.error())
+        status = _report(interrupts.error()) if interrupts.received else 130
     interrupts.enough()
-    deadline.told.set()
+    told.set()
     try:
         sys.stdout.flush()
     except OSError as error:

@@ -3,7 +3,7 @@
     planning, imports           the signal raises where it finds the main thread
     a job is open (`deferred`)  it sets a flag that the loops look at several times a second
     the commit                  it is let pass: what is decided is carried out, in a moment
-    nothing helps (`Deadline`)  the command ends itself in time; that is as safe as a kill -9
+    nothing helps               the command ends itself in time; that is as safe as a kill -9
 
 The first signal counts. Those after it change nothing, so that no clean-up is broken off.
 Kept free of heavy imports: the command line needs it first of all.
@@ -121,12 +121,11 @@ def interruptible() -> Iterator[Interrupts]:
         signal.raise_signal(interrupts.received[0])  # we finished, but the caller is to know
 
 
-def take_over() -> Interrupts:
+def take_over(interrupts: Interrupts) -> None:
     """For a process that is ours alone: the signals are ours until it ends."""
     global _active
-    _active = Interrupts()
-    _install(_active)
-    return _active
+    _active = interrupts
+    _install(interrupts)
 
 
 def _install(interrupts: Interrupts) -> dict[int, Callable[[int, Any], Any] | int | None]:
@@ -154,31 +153,28 @@ def forget_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
-class Deadline:
+def end_in_time(tell: Callable[[int], object], told: threading.Event) -> None:
     """For a process that is ours alone: a signal ends it in time, even where Python cannot run.
 
     A handler runs when the main thread comes back from native code, which may take minutes (one
     long document) or for ever (a dead disk). The kernel's note of the signal reaches a thread
-    at once; when the grace is over, it says what there is to say and ends the process.
+    at once; when the grace is over, it tells what there is to tell, and ends the process.
     """
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
 
-    def __init__(self, tell: Callable[[int], object]) -> None:
-        self.tell = tell
-        self.told = threading.Event()
-        self._pipe, writing = os.pipe()
-        os.set_blocking(writing, False)
-        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def _watch(self) -> None:
+    def watch() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # they are the main thread's
         number = 0
         while number not in SIGNALS:
-            number = os.read(self._pipe, 1)[0]
+            number = os.read(reading, 1)[0]
         time.sleep(GRACE_SECONDS)
-        if not self.told.is_set():
+        if not told.is_set():
             # In a thread of its own: whoever reads our messages may have stopped reading.
-            telling = threading.Thread(target=self.tell, args=(number,), daemon=True)
+            telling = threading.Thread(target=tell, args=(number,), daemon=True)
             telling.start()
             telling.join(TELLING_SECONDS)
         os._exit(128 + number)
+
+    threading.Thread(target=watch, daemon=True).start()
