@@ -275,6 +275,46 @@ def test_a_row_that_was_a_suspect_once_and_did_no_harm_again_is_written(
     assert dataset_bytes(tmp_path / "o") == dataset_bytes(tmp_path / "clean")
 
 
+@pytest.mark.parametrize(
+    ("number", "deaths", "probes"),
+    [
+        (signal.SIGKILL, 4, 5),  # the batch, the suspect twice, the rest, all of it checked
+        (signal.SIGTERM, 4, 0),  # no row can do that
+    ],
+)
+def test_workers_killed_from_outside_convict_no_row(
+    number: int, deaths: int, probes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if somebody hit every worker just when it is at the same row; the fifth is too much."""
+    faulty, _ = parquet(tmp_path, 1200, (710,))
+    tokenmill.prepare(faulty, tmp_path / "clean", workers=0)
+    log = tmp_path / "log"
+    right = UnitWorker.encode_batch
+    options = {"workers": 2, "start_method": "fork", "on_bad_row": "quarantine"}
+
+    def hit(times: int) -> object:
+        def encode_batch(self: UnitWorker, source: object, batch: object, packer: object) -> int:
+            content = batch.texts.used().tobytes()  # type: ignore[attr-defined]
+            seen = len(log.read_text()) if log.exists() else 0
+            if b"in row 710" in content and seen < times:
+                log.write_text("x" * (seen + 1))
+                os.kill(os.getpid(), number)
+            return right(self, source, batch, packer)  # type: ignore[arg-type]
+
+        return encode_batch
+
+    monkeypatch.setattr(UnitWorker, "encode_batch", hit(deaths))
+    result = tokenmill.prepare(faulty, tmp_path / "o", **options)
+    assert (result.run["retries"], result.run["probes"]) == (deaths, probes)
+    assert result.manifest.set_aside == []
+    assert dataset_bytes(tmp_path / "o") == dataset_bytes(tmp_path / "clean")
+    if number == signal.SIGTERM:
+        log.unlink()
+        monkeypatch.setattr(UnitWorker, "encode_batch", hit(5))
+        with pytest.raises(WorkerError, match=r"5 workers died on unit 0\.0 .* by SIGTERM"):
+            tokenmill.prepare(faulty, tmp_path / "p", **options)
+
+
 def test_too_many_such_rows_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     faulty, _ = parquet(tmp_path, 400, tuple(range(0, 400, 7)))
     plant(monkeypatch)
