@@ -224,7 +224,7 @@ def _command_line(pid: int) -> str:
 
 
 _PLANT = """
-import os, signal, sys, time
+import functools, os, signal, sys, time
 
 def fault():
     {fault}
@@ -235,6 +235,7 @@ def planted(module):
     for part in owners:
         owner = getattr(owner, part)
     right = getattr(owner, last)
+    @functools.wraps(right)
     def wrong(*args, **keywords):
         if {when}:
             try:

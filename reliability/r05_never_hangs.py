@@ -53,6 +53,7 @@ LONG = "time.sleep(30)"
 PHASES: dict[str, tuple[str, str, list[str]]] = {
     "planning": ("tokenmill.sources:_check_magic", "time.sleep(0.4)", []),
     "planning, one hanging file": ("tokenmill.sources:_fingerprint", LONG, []),
+    "a worker's birth": ("tokenmill.engines.processes:worker_main", "time.sleep(1)", []),
     "worker start-up": ("tokenmill.engines.unit:UnitWorker.__init__", LONG, []),
     "measuring": ("tokenmill.gap_cache:gap_for", LONG, []),
     "encoding": (ENCODE, LONG, []),
@@ -76,8 +77,8 @@ def run(check: Check) -> str:
     timers = list(TIMERS)
     signals = [f"{how} {phase}" for phase in PHASES for how in ("Ctrl-C", "SIGTERM")]
     moments = [f"random moment {i}" for i in range(check.scale(24, 3))]
-    if check.fast:
-        timers = ["everything stopped", "fork server SIGSTOP"]
+    if check.fast:  # every second phase, by the one signal or the other
+        timers = ["everything stopped", "left behind forkserver", "fork server SIGSTOP"]
         signals = [name for i, name in enumerate(signals) if i % 2 == (i // 2) % 2][::2]
     names = [*faults, *timers, *signals, *moments]
     notes = check.scratch / "notes"
@@ -227,10 +228,27 @@ def fork_server_gone(clean: Clean, folder: Path, number: int) -> float:
     return 0.0
 
 
+def left_behind(clean: Clean, folder: Path, method: str) -> float:
+    """A stopped worker does not see that its coordinator is gone; the kernel ends it."""
+    flag, output = folder / "flag", folder / "o"
+    stop_it = plant(ENCODE, FAULTS["SIGSTOP"], flag, when=IN_THE_MIDDLE)
+    command = clean.start(output, folder, "--start-method", method, planted=stop_it)
+    command.until(lambda: planted_moment(flag), "a worker was stopped")
+    kill(command.pid)
+    command.wait()
+    command.no_orphan()
+    command.no_temporary_files()
+    clean.start(output, folder).check(clean.files)
+    return 0.0
+
+
 TIMERS: dict[str, Callable[[Clean, Path], float]] = {
     "everything stopped": everything_stopped,
     "coordinator stopped": coordinator_stopped,
     "stuck at start-up": stuck_at_start_up,
+    "left behind forkserver": lambda clean, folder: left_behind(clean, folder, "forkserver"),
+    "left behind fork": lambda clean, folder: left_behind(clean, folder, "fork"),
+    "left behind spawn": lambda clean, folder: left_behind(clean, folder, "spawn"),
     "fork server SIGKILL": lambda clean, folder: fork_server_gone(clean, folder, signal.SIGKILL),
     "fork server SIGSTOP": lambda clean, folder: fork_server_gone(clean, folder, signal.SIGSTOP),
 }
