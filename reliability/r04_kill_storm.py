@@ -33,6 +33,7 @@ FORMATS = {
     ],
 }  # fmt: skip
 METHODS = ["forkserver", "fork", "spawn"]
+COUNTED = ("workers", "coordinators", "fork servers", "runs", "units kept", "probes")
 KILLS_A_RUN = 4  # a unit that was killed five times is given up, and any may be hit by all
 KILLS_A_CASE = 5
 
@@ -65,19 +66,21 @@ def run(check: Check) -> str:
         (counts / name).write_text(json.dumps(storm.counts))
 
     check.each(names, one)
-    total = dict.fromkeys(("workers", "coordinators", "fork servers", "runs", "units kept"), 0)
+    total = dict.fromkeys(COUNTED, 0)
     for path in counts.iterdir():
         for what, count in json.loads(path.read_bytes()).items():
             total[what] += count
     if not check.only and not check.failures:
         wanted = {"workers": check.scale(200, 15), "coordinators": check.scale(50, 5)}
+        wanted["probes"] = check.scale(4, 0)  # else no hunt was met
         for what, least in wanted.items():
             if total[what] < least:
-                check.fail("", f"only {total[what]} {what} were killed, not {least}")
+                check.fail("", f"only {total[what]} {what}, not {least}")
     return (
         f"{total['workers']} workers, {total['coordinators']} coordinators, "
         f"{total['fork servers']} fork servers killed in {total['runs']} runs; "
-        f"{total['units kept']} durable units kept, {len(check.failures)} runs not identical"
+        f"{total['units kept']} durable units kept, {total['probes']} probes convicted no row, "
+        f"{len(check.failures)} runs not identical"
     )
 
 
@@ -139,13 +142,13 @@ class Storm:
             self.encoder = "reference"  # slow enough to be killed four times
         self.key = f"{self.inputs} {self.format}"
         self.codes = (4,) if self.inputs == "many" else (0,)
-        self.counts = {"runs": 0, "workers": 0, "coordinators": 0, "fork servers": 0}
-        self.counts["units kept"] = 0
+        self.counts = dict.fromkeys(COUNTED, 0)
 
     def options(self, method: str) -> list[str]:
         return [
-            "--workers", "2", "--quiet", "--on-bad-row", "quarantine", "--start-method", method,
-            "--encoder", self.encoder, *FORMATS[self.format],
+            "--workers", "2" if self.inputs == "many" else "1", "--start-method", method,
+            "--encoder", self.encoder, "--on-bad-row", "quarantine", "--quiet",
+            *FORMATS[self.format],
         ]  # fmt: skip
 
     def start(self, inputs: list[Path], output: Path, folder: Path) -> Command:
@@ -167,10 +170,12 @@ class Storm:
             command.until(command.workers, "a worker was there")
             hits = 0
             while command.running and hits < wanted:
-                time.sleep(self.rng.uniform(0, clean.working / wanted))
+                pause = clean.working / wanted if self.inputs == "many" else clean.working
+                time.sleep(self.rng.uniform(0, pause))
                 hits += self.strike(command)
             kills += hits
-            command.check(clean.files, self.codes)
+            record = command.check(clean.files, self.codes)
+            self.counts["probes"] += int(str(record["probes"]))
             shutil.rmtree(output)
 
     def strike(self, command: Command) -> int:

@@ -12,6 +12,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import signal
 import time
@@ -24,6 +25,7 @@ from reliability import corpus
 from reliability.commands import Command, durable_units, kill, plant, planted_moment, same
 from reliability.scorecard import Check
 from tokenmill.errors import RefusedError
+from tokenmill.storage import Lock, Workspace
 
 ID = "R13"
 PROMISE = "zombies"
@@ -42,7 +44,7 @@ def run(check: Check) -> str:
         for i in range(10)
     ]
     clean = {plan: undisturbed(inputs, plan, check.scratch) for plan in PLANS}
-    seconds = ["second coordinator", "stale locks"]
+    seconds = ["second coordinator", "stale locks", "lock"]
     races = [f"race {i}" for i in range(check.scale(6, 2))]
     handovers = [f"handover {i}" for i in range(check.scale(4, 1))]
     zombies = [f"zombie {when} {i}" for i in range(check.scale(4, 1)) for when in ZOMBIES]
@@ -62,7 +64,7 @@ def run(check: Check) -> str:
         elif kind == "zombie":
             zombie(rest.rpartition(" ")[0], inputs, clean, folder, rng)
         else:
-            {"second": second, "stale": stale}[kind](inputs, clean["a"], folder)
+            {"second": second, "stale": stale, "lock": lock}[kind](inputs, clean["a"], folder)
 
     check.each([*seconds, *races, *handovers, *zombies], one)
     refused = sum(int(path.read_text()) for path in notes.iterdir())
@@ -116,6 +118,33 @@ def stale(inputs: list[Path], clean: dict[str, bytes], folder: Path) -> None:
         result = tokenmill.prepare(inputs, output, val=0.01, workers=0)
         assert not result.already_done
         same(output, clean)
+
+
+def lock(_inputs: list[Path], _clean: dict[str, bytes], folder: Path) -> None:
+    """Taken, the work folder removed, released: over and over, by several at once."""
+    workspace, told = Workspace(folder / "o"), folder / "told"
+    told.mkdir()
+
+    def contender(number: int) -> None:
+        held = 0
+        while held < 150:
+            try:
+                taken = Lock(workspace)
+            except RefusedError as error:
+                if not re.search(r"\(process \d+\)", error.message):
+                    raise
+                continue
+            held += 1
+            inside = folder / "inside"
+            inside.touch(exist_ok=False)
+            inside.unlink()
+            workspace.remove_work()
+            taken.release()
+        write_whole(told / str(number), str(held))
+
+    together(4, contender)
+    assert len(list(told.iterdir())) == 4, "one of them failed: see its traceback"
+    assert not workspace.work.exists(), "a work folder is left"
 
 
 def race(inputs: list[Path], clean: dict[str, bytes], folder: Path, rng: random.Random) -> None:
