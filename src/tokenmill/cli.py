@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import os
 import sys
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tokenmill import __version__
-from tokenmill.cli_options import plan_options
+from tokenmill.cli_options import plan_options, takes_value
 from tokenmill.errors import (
     EXIT_OK,
     EXIT_QUARANTINED,
@@ -20,6 +21,7 @@ from tokenmill.errors import (
     safe,
     without_secrets,
 )
+from tokenmill.interrupts import Interrupts, end_in_time, take_over
 
 if TYPE_CHECKING:
     from tokenmill.config import PlanSettings
@@ -36,34 +38,47 @@ def main() -> None:
     """Entry point: our errors become a message and an exit code, never a traceback."""
     sys.stdout = sys.stdout or io.StringIO()  # closed by the caller: print to nowhere
     sys.stderr = sys.stderr or io.StringIO()
+    interrupts, told = Interrupts(), Event()
     try:
-        status = cli.main(standalone_mode=False)
-    except TokenmillError as error:
-        _report(error)
-        status = error.exit_code
-    except click.ClickException as error:
-        told = io.StringIO()
-        error.show(told)
-        click.echo(without_secrets(printable(told.getvalue(), keep="\n")), err=True, nl=False)
-        status = error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        status = 130
-    except SystemExit as stop:  # click's answer to a reader that has gone (| head): that is fine
-        gone = type(sys.stdout).__name__.endswith("PacifyFlushWrapper")
-        status = EXIT_OK if gone else stop.code
-    except OSError as error:
-        click.echo(f"error: the output cannot be written: {error.strerror or error}", err=True)
-        status = 1
+        end_in_time(lambda number: _report(Interrupts.stopped_by(number)), told)
+        take_over(interrupts)
+        status = _run(interrupts)
+    except KeyboardInterrupt:
+        status = _report(interrupts.error()) if interrupts.received else 130
+    interrupts.enough()
+    told.set()
     try:
         sys.stdout.flush()
     except OSError as error:
         click.echo(f"error: the output cannot be written: {error.strerror or error}", err=True)
         sys.stdout = io.StringIO()
         status = status or 1
-    sys.exit(status if isinstance(status, int) else 0)
+    sys.exit(status)
 
 
-def _report(error: TokenmillError) -> None:
+def _run(interrupts: Interrupts) -> int:
+    """The exit code, after what there is to say has been said."""
+    try:
+        status = cli.main(standalone_mode=False)
+    except TokenmillError as error:
+        return _report(error)
+    except click.ClickException as error:
+        told = io.StringIO()
+        error.show(told)
+        click.echo(without_secrets(printable(told.getvalue(), keep="\n")), err=True, nl=False)
+        return error.exit_code
+    except click.Abort:
+        return _report(interrupts.error()) if interrupts.received else 130
+    except SystemExit as stop:  # click's answer to a reader that has gone (| head): that is fine
+        gone = type(sys.stdout).__name__.endswith("PacifyFlushWrapper")
+        status = EXIT_OK if gone else stop.code
+    except OSError as error:
+        click.echo(f"error: the output cannot be written: {error.strerror or error}", err=True)
+        return 1
+    return status if isinstance(status, int) else EXIT_OK
+
+
+def _report(error: TokenmillError) -> int:
     if os.environ.get("TOKENMILL_DEBUG"):
         import traceback
 
@@ -71,12 +86,33 @@ def _report(error: TokenmillError) -> None:
     word = "interrupted" if isinstance(error, Interrupted) else "error"
     click.echo(f"{click.style(word, fg='red', bold=True)}: {error.message}", err=True)
     if isinstance(error, Interrupted):
-        import shlex
-
-        again = [argument for argument in sys.argv[1:] if argument != "--overwrite"]
-        click.echo(f"resume with: tokenmill {safe(shlex.join(again))}", err=True)
+        if sys.argv[1:2] == ["prepare"]:
+            click.echo(f"resume with: {safe(_same_command())}", err=True)
     elif error.hint:
         click.echo(f"{click.style('hint', fg='cyan')}: {error.hint}", err=True)
+    return error.exit_code
+
+
+_begun = False  # a job of this process is open: what --overwrite removes is removed
+
+
+def _same_command() -> str:
+    """What was typed, but what it has removed is not to be removed again."""
+    import shlex
+
+    command = ["tokenmill", *sys.argv[1:]]
+    if os.path.basename(sys.argv[0]) == "__main__.py":
+        command[:1] = [sys.orig_argv[0], "-m", "tokenmill"]
+    if _begun:
+        # It may also be the value of another option, or a file's name.
+        values = {name for option in prepare.params for name in option.opts if takes_value(option)}
+        end = command.index("--") if "--" in command else len(command)
+        command = [
+            word
+            for i, word in enumerate(command)
+            if word != "--overwrite" or i > end or command[i - 1] in values
+        ]
+    return shlex.join(command)
 
 
 @click.group(
@@ -124,6 +160,7 @@ def prepare(
             options["encoder"],
             options["encoder_check"],
             options["pattern"],
+            alone=True,
         )
 
     from tokenmill.engines.observer import Observer
@@ -137,6 +174,8 @@ def prepare(
         observer = LiveProgress() if sys.stderr.isatty() else PlainProgress()
 
     def on_plan(prepared: Prepared) -> None:
+        global _begun
+        _begun = True
         if not quiet:
             click.echo(_plan_line(prepared), err=True)
 

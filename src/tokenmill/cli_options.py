@@ -109,3 +109,7 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed([*INPUTS, *TOKENIZER, *OUTPUTS, *RUN]):
         command = option(command)
     return command
+
+
+def takes_value(option: click.Parameter) -> bool:
+    return isinstance(option, click.Option) and not option.is_flag

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fnmatch
+import functools
 import os
 import re
 import signal
@@ -64,14 +65,16 @@ class WatchedDisk:
     def perform(self, operation: Operation, call: Callable[..., Any], *args: Any) -> Any:
         return call(*args)
 
-    def open(self, path: Any, flags: int, mode: int = 0o777) -> int:
-        path = os.fspath(path)
+    def open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        path = os.path.join(self._paths.get(-1 if dir_fd is None else dir_fd, ""), path)
         kind = "open"
         if flags & os.O_CREAT and not os.path.exists(path):
             kind = "create"
         elif flags & os.O_TRUNC:
             kind = "truncate"
-        fd: int = self.perform(Operation(kind, path), os.open, path, flags, mode)
+        within = functools.partial(os.open, dir_fd=dir_fd)
+        name = path if dir_fd is None else os.path.basename(path)
+        fd: int = self.perform(Operation(kind, path), within, name, flags, mode)
         self._paths[fd] = path
         return fd
 

@@ -7,7 +7,7 @@ that was begun (it is rolled back), a dataset whose work folder was not yet remo
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -44,7 +44,12 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 @contextlib.contextmanager
-def open_job(plan: Plan, run: RunSettings, workspace: Workspace) -> Iterator[Opened]:
+def open_job(
+    plan: Plan,
+    run: RunSettings,
+    workspace: Workspace,
+    check_interrupt: Callable[[], None] = lambda: None,
+) -> Iterator[Opened]:
     """Lock the output, recover what is there, and refuse what would mix or destroy."""
     refuse_links(workspace.output)
     _refuse_foreign(workspace)
@@ -62,7 +67,7 @@ def open_job(plan: Plan, run: RunSettings, workspace: Workspace) -> Iterator[Ope
         if workspace.commit.exists():
             roll_back(workspace)
         workspace.clear_spill()
-        books, durable, aside = _recover(plan, run, workspace, mtimes)
+        books, durable, aside = _recover(plan, run, workspace, mtimes, check_interrupt)
         try:
             yield Opened(None, books, durable, aside)
         finally:
@@ -181,7 +186,11 @@ def _compare_bound(plan: Plan, workspace: Workspace) -> dict[str, int]:
 
 
 def _recover(
-    plan: Plan, run: RunSettings, workspace: Workspace, mtimes: dict[str, int]
+    plan: Plan,
+    run: RunSettings,
+    workspace: Workspace,
+    mtimes: dict[str, int],
+    check_interrupt: Callable[[], None],
 ) -> tuple[Books, list[UnitRecord], Aside]:
     """The units that are durable and intact. Of a file touched since, each is done again and
     must come out the same: size and sampled content agree, but only that is proof."""
@@ -190,8 +199,13 @@ def _recover(
     touched = {s.number for s in plan.sources if mtimes.get(s.name) != s.mtime_ns}
     expected = {unit: record for unit, record in latest.items() if unit.source in touched}
     candidates = [record for unit, record in latest.items() if unit not in expected]
+
+    def is_intact(record: UnitRecord) -> bool:
+        check_interrupt()  # there may be a terabyte of them
+        return check_pieces(workspace, record.pieces)
+
     with ThreadPoolExecutor(max_workers=4) as pool:
-        intact = list(pool.map(lambda record: check_pieces(workspace, record.pieces), candidates))
+        intact = list(pool.map(is_intact, candidates))
     durable = [record for record, ok in zip(candidates, intact, strict=True) if ok]
     aside: Aside = {}
     kept = {record.unit for record in durable}

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import os
 import platform
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import metadata
 from typing import Any
 
@@ -23,9 +21,10 @@ from tokenmill.documents import refuse_changed
 from tokenmill.engines.forkserver import start_fork_server
 from tokenmill.engines.observer import Observer, Snapshot
 from tokenmill.engines.unit import Job
-from tokenmill.errors import Interrupted, TokenmillError, UsageError
+from tokenmill.errors import TokenmillError, UsageError
 from tokenmill.gap_cache import LIBRARY, gap_for
 from tokenmill.hf_dataset import dataset_files, is_dataset
+from tokenmill.interrupts import Interrupts, interruptible
 from tokenmill.job import Opened, open_job
 from tokenmill.manifest import Manifest
 from tokenmill.options import Options, make_options, plan_settings, run_settings
@@ -74,11 +73,12 @@ def prepare(
     """
     observer = observer or Observer()
     wanted = make_options(options)
-    if not is_dataset(inputs):
-        return _prepare(inputs, output, wanted, observer, on_plan)
-    plan_settings(wanted, output)  # what is wrong with them is said before anything is copied
-    with dataset_files(inputs, output, wanted.text_column) as files:
-        return _prepare(files, output, wanted, observer, on_plan)
+    with interruptible() as interrupts:
+        if not is_dataset(inputs):
+            return _prepare(inputs, output, wanted, observer, on_plan, interrupts)
+        plan_settings(wanted, output)  # what is wrong with them is said before anything is copied
+        with dataset_files(inputs, output, wanted.text_column) as files:
+            return _prepare(files, output, wanted, observer, on_plan, interrupts)
 
 
 def _prepare(
@@ -87,6 +87,7 @@ def _prepare(
     wanted: Options,
     observer: Observer,
     on_plan: Callable[[Prepared], None] | None,
+    interrupts: Interrupts,
 ) -> Result:
     began = time.monotonic()
     warm_up(wanted)
@@ -94,12 +95,15 @@ def _prepare(
     if prepared.budget.note:
         observer.note(prepared.budget.note)
     workspace = Workspace(output)
-    with open_job(prepared.plan, prepared.run, workspace) as opened, _signals() as interrupt:
+    with (
+        interrupts.deferred(),
+        open_job(prepared.plan, prepared.run, workspace, interrupts.check) as opened,
+    ):
         manifest, run = opened.manifest, {}
         if manifest is None:
             if on_plan:
                 on_plan(prepared)
-            run = _mill(prepared, opened, observer, interrupt)
+            run = _mill(prepared, opened, observer, interrupts)
             books = opened.books
             assert books is not None
             for source in prepared.plan.sources:
@@ -161,7 +165,7 @@ def warm_up(options: Options) -> None:
 
 
 def _mill(
-    prepared: Prepared, opened: Opened, observer: Observer, interrupt: Callable[[], None]
+    prepared: Prepared, opened: Opened, observer: Observer, interrupts: Interrupts
 ) -> dict[str, Any]:
     """Encode and write every unit that is not durable yet; all of them are when this returns."""
     from tokenmill.engines.inline import run_inline
@@ -170,7 +174,8 @@ def _mill(
 
     plan, run, books = prepared.plan, prepared.run, opened.books
     assert books is not None
-    gap = gap_for(prepared.encoding, observer.note) if run.encoder != "reference" else ()
+    with interrupts.at_once():
+        gap = gap_for(prepared.encoding, observer.note) if run.encoder != "reference" else ()
     job = Job(
         settings=plan.settings,
         encoding=prepared.encoding,
@@ -186,9 +191,9 @@ def _mill(
     began, starting = time.monotonic(), 0.0
     try:
         if run.workers == 0:
-            stats = run_inline(plan, job, books, jobs, observer, snapshot, interrupt)
+            stats = run_inline(plan, job, books, jobs, observer, snapshot, interrupts.check)
         else:
-            engine = LocalEngine(plan, job, run, books, observer, snapshot, interrupt)
+            engine = LocalEngine(plan, job, run, books, observer, snapshot, interrupts.check)
             stats = engine.run(jobs)
             starting = engine.seconds_starting
     except TokenmillError:
@@ -205,34 +210,6 @@ def _mill(
         "probes": snapshot.probes,
         "encoder": stats,
     }
-
-
-@contextmanager
-def _signals() -> Iterator[Callable[[], None]]:
-    """Ctrl-C and SIGTERM set a flag; the returned function raises when it is set."""
-    received: list[int] = []
-
-    def check() -> None:
-        if received:
-            name = signal.Signals(received[0]).name
-            raise Interrupted(
-                f"stopped by {name}; what is durable is kept",
-                hint="run the same command again to resume",
-                signal_number=received[0],
-            )
-
-    if threading.current_thread() is not threading.main_thread():
-        yield check
-        return
-    before = {
-        number: signal.signal(number, lambda n, _: received.append(n))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield check
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _write_run_record(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -131,18 +132,26 @@ def unlink(path: Path) -> bool:
     return True
 
 
-def remove_tree(folder: Path) -> None:
-    """Never through a link: what it points to is not ours."""
+def remove_tree(path: Path, patience: int = 100) -> None:
+    """A file or a folder. Never through a link: what it points to is not ours."""
     try:
-        entries = list(os.scandir(folder))
+        entries = [Path(entry) for entry in os.scandir(path)] if not path.is_symlink() else None
     except FileNotFoundError:
         return
+    except NotADirectoryError:
+        entries = None
+    if entries is None:
+        unlink(path)
+        return
     for entry in entries:
-        if entry.is_dir(follow_symlinks=False):
-            remove_tree(Path(entry.path))
-        else:
-            unlink(Path(entry.path))
-    disk.rmdir(folder)
+        remove_tree(entry)
+    try:
+        disk.rmdir(path)
+    except OSError as error:  # a worker of a coordinator that is gone still makes files in it
+        if error.errno != errno.ENOTEMPTY or not patience:
+            raise
+        time.sleep(0.01)
+        remove_tree(path, patience - 1)
 
 
 def name_again(source: Path, target: Path) -> None:

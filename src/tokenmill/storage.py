@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ from tokenmill.steps import (
 WORK = ".tokenmill"
 FILES = "files"
 SPILL = "spill"
+LOCK = "lock"
 
 
 class Workspace:
@@ -68,11 +70,12 @@ class Workspace:
         self.run_record = self.output / "run.json"
 
     def create(self) -> None:
+        """What is in the work folder; under the lock only, since its last holder may be at
+        removing it."""
         with explained("create the folder", self.work):
-            made = make_folder(self.files)
-            made += make_folder(self.spill)
-            for folder in dict.fromkeys((self.work, self.output, *(new.parent for new in made))):
-                sync_directory(folder)
+            make_folder(self.files)
+            make_folder(self.spill)
+            sync_directory(self.work)
 
     def foreign_files(self) -> list[str]:
         """Visible files in the output folder; of ours none are there before the commit."""
@@ -109,11 +112,19 @@ class Workspace:
             sync_directory(self.work)
 
     def remove_work(self) -> None:
-        """Forget the work folder; the plan goes first, so that half a removal is no job."""
+        """Forget the work folder; the plan goes first, so that half a removal is no job.
+
+        The lock goes last: whoever comes from then on may make a work folder of its own, and that
+        is not ours to remove.
+        """
         with explained("remove", self.work):
             for path in (self.plan, self.journal):
                 unlink(path)
-            remove_tree(self.work)
+            for path in [p for p in self.work.iterdir() if p.name != LOCK]:
+                remove_tree(path)
+            unlink(self.work / LOCK)
+            with contextlib.suppress(OSError):
+                steps.disk.rmdir(self.work)
             sync_directory(self.output)
 
     def begin_removal(self) -> None:
@@ -142,25 +153,33 @@ class Lock:
     """One coordinator per output. The kernel drops it with the process, however that ends."""
 
     def __init__(self, workspace: Workspace) -> None:
-        path = workspace.work / "lock"
+        path, output = workspace.work / LOCK, workspace.output
+        made: list[Path] = []
         while True:
-            workspace.create()
             with explained("open", path):
-                self._fd = steps.disk.open(path, CREATE | os.O_CLOEXEC, 0o644)
+                made += make_folder(workspace.work)
+                try:
+                    self._fd = steps.disk.open(path, CREATE | os.O_CLOEXEC, 0o644)
+                except FileNotFoundError:
+                    continue  # the work folder went meanwhile: make another
             self._take(path, workspace)
             with contextlib.suppress(OSError):
                 if os.fstat(self._fd).st_ino == path.stat().st_ino:
                     break
             self.release()  # its holder finished and removed it meanwhile: lock the new one
+        _locks.add(self._fd)
         with explained("write", path, 32):
             steps.disk.ftruncate(self._fd, 0)
             write_all(self._fd, str(os.getpid()).encode(), 0)
+        workspace.create()
+        for folder in dict.fromkeys((output, *(new.parent for new in made))):
+            sync_directory(folder)
 
     def _take(self, path: Path, workspace: Workspace) -> None:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(self._fd, 32, 0).decode(errors="replace").strip() or "unknown"
+            holder = self._holder()
             self.release()
             raise RefusedError(
                 f"{workspace.output}: another tokenmill is at work here (process {holder})",
@@ -173,8 +192,40 @@ class Lock:
                 hint="this file system has no locks; write to another one and copy",
             ) from None
 
+    def _holder(self) -> str:
+        """Its process id; one that has just taken the lock is given a moment to write it."""
+        for _ in range(100):
+            told = os.pread(self._fd, 32, 0).decode(errors="replace").strip()
+            if told.isdigit() and _is_running(int(told)):
+                return told
+            time.sleep(0.01)
+        return told or "unknown"
+
     def release(self) -> None:
+        _locks.discard(self._fd)
         steps.disk.close(self._fd)
+
+
+_locks: set[int] = set()
+
+
+def _leave_locks_to_parent() -> None:
+    """In a forked child: or it would go on holding its dead parent's lock."""
+    while _locks:
+        os.close(_locks.pop())
+
+
+os.register_at_fork(after_in_child=_leave_locks_to_parent)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's, or on another machine
+        pass
+    return True
 
 
 def cache_folder() -> Path:
@@ -249,6 +300,11 @@ class OutputFiles:
     def __init__(self, workspace: Workspace) -> None:
         self.folder = workspace.files
         self._fds: dict[str, int] = {}
+        # Held, and not looked up anew: a worker whose coordinator is gone must not find the
+        # files of another plan under the same names (--overwrite makes the folder anew).
+        self._folder_fd = -1
+        with contextlib.suppress(FileNotFoundError):
+            self._folder_fd = steps.disk.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
 
     def _fd(self, name: str) -> int:
         fd = self._fds.pop(name, None)
@@ -256,7 +312,8 @@ class OutputFiles:
             if len(self._fds) >= self.MAX_OPEN:
                 steps.disk.close(self._fds.pop(next(iter(self._fds))))
             with explained("open", self.folder / name):
-                fd = steps.disk.open(self.folder / name, CREATE | os.O_CLOEXEC, 0o644)
+                flags = CREATE | os.O_CLOEXEC
+                fd = steps.disk.open(name, flags, 0o644, dir_fd=self._folder_fd)
         self._fds[name] = fd
         return fd
 
@@ -283,6 +340,9 @@ class OutputFiles:
         for fd in self._fds.values():
             steps.disk.close(fd)
         self._fds.clear()
+        if self._folder_fd >= 0:
+            steps.disk.close(self._folder_fd)
+            self._folder_fd = -1
 
 
 class AppendLog:

@@ -10,28 +10,47 @@ import contextlib
 import multiprocessing
 import os
 from collections.abc import Iterator
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker, util
 from typing import Any
 
-PRELOAD_VARIABLE = "TOKENMILL_PRELOAD"  # tokenizer, pattern, encoder, check, threads
+from tokenmill.interrupts import signals_held
+
+# tokenizer, pattern, encoder, check, threads, our process, folder of the socket, whose it is
+PRELOAD_VARIABLE = "TOKENMILL_PRELOAD"
 THREADS_VARIABLE = "OPENBLAS_NUM_THREADS"
 
 
-def start_fork_server(tokenizer: str, encoder: str, check: bool, pattern: str = "") -> None:
-    """Begin to open the encoder in the fork server; returns at once."""
+def start_fork_server(
+    tokenizer: str, encoder: str, check: bool, pattern: str = "", *, alone: bool = False
+) -> None:
+    """Begin to open the encoder in the fork server; returns at once.
+
+    `alone`: nobody but us will start processes from it, so a Ctrl-C need never reach it.
+    """
     theirs = getattr(forkserver._forkserver, "_preload_modules", ["__main__"])
     multiprocessing.set_forkserver_preload(["tokenmill.engines.preload"])
     threads = os.environ.get(THREADS_VARIABLE, "-")
     with _environment(
         {
             PRELOAD_VARIABLE: "\n".join(
-                (tokenizer, pattern, encoder, "check" if check else "no", threads)
+                (
+                    tokenizer,
+                    pattern,
+                    encoder,
+                    "check" if check else "no",
+                    threads,
+                    str(os.getpid()),
+                    util.get_temp_dir(),
+                    "alone" if alone else "shared",
+                )
             ),
             THREADS_VARIABLE: "1",  # no thread in a process that forks
         }
     ):
         _forget_inherited_server()
-        forkserver.ensure_running()
+        resource_tracker.ensure_running()  # its start would end the hold
+        with signals_held():
+            forkserver.ensure_running()
     multiprocessing.set_forkserver_preload(theirs)  # a server of the caller's own is not ours
 
 

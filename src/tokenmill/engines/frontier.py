@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import msgspec
 
 from tokenmill.engines.encoded import UnitSummary
-from tokenmill.engines.hunt import Hunt
+from tokenmill.engines.hunt import Deaths, Hunt
 from tokenmill.errors import TokenmillError
 from tokenmill.manifest import State, UnitRecord
 from tokenmill.pack import CutRule, NeedStarts, StreamState
@@ -27,7 +27,7 @@ class SegmentJob:
         self.segment = segment
         self.written: set[int] = set()
         self.last: int | None = None
-        self.deaths: dict[int, int] = {}  # of workers, by part
+        self.deaths: dict[int, Deaths] = {}  # by part
         self.failure: TokenmillError | None = None  # raised when the work gets there
         self.hunt: Hunt | None = None
         self.aside: dict[int, str] = {}  # rows that end their worker, and how

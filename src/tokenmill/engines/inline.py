@@ -22,35 +22,8 @@ def run_inline(
     check_interrupt: Callable[[], None],
 ) -> dict[str, int]:
     worker = UnitWorker(job)
-    snapshot.workers = 1
     with contextlib.closing(worker.files):
-        for segment_job in jobs:
-            books.frontier.add_segment(segment_job)
-            segment = segment_job.segment
-            if not segment_job.complete:
-                source = plan.sources[segment.source]
-
-                def progress(doing: Doing) -> None:
-                    check_interrupt()
-
-                for encoded in worker.encode_segment(
-                    source, segment, segment_job.written, segment_job.aside, progress
-                ):
-                    list(books.frontier.ready())  # pass what is durable in front of it
-                    books.frontier.encoded(encoded.summary)
-                    for _, before in books.frontier.ready():
-                        record = worker.place(encoded, before)
-                        books.written(record)
-                        segment_job.note_written(record.unit, record.last)
-                        snapshot.add_unit(record.counts)
-                    books.sync_if_due()
-                    if books.frontier.done:
-                        break
-            list(books.frontier.ready())
-            snapshot.bytes_done += segment.size
-            observer.update(snapshot)
-            if books.frontier.done:
-                break
+        _run(worker, plan, books, jobs, observer, snapshot, check_interrupt)
     return {
         "reference_documents": worker.stats.reference_documents,
         "reference_failures": worker.stats.reference_failures,
@@ -58,3 +31,42 @@ def run_inline(
         "checked_bytes": worker.stats.checked_bytes,
         "reopened": worker.reopened,
     }
+
+
+def _run(
+    worker: UnitWorker,
+    plan: Plan,
+    books: Books,
+    jobs: Iterator[SegmentJob],
+    observer: Observer,
+    snapshot: Snapshot,
+    check_interrupt: Callable[[], None],
+) -> None:
+    snapshot.workers = 1
+    for segment_job in jobs:
+        books.frontier.add_segment(segment_job)
+        segment = segment_job.segment
+        if not segment_job.complete:
+            source = plan.sources[segment.source]
+
+            def progress(doing: Doing) -> None:
+                check_interrupt()
+
+            for encoded in worker.encode_segment(
+                source, segment, segment_job.written, segment_job.aside, progress
+            ):
+                list(books.frontier.ready())  # pass what is durable in front of it
+                books.frontier.encoded(encoded.summary)
+                for _, before in books.frontier.ready():
+                    record = worker.place(encoded, before)
+                    books.written(record)
+                    segment_job.note_written(record.unit, record.last)
+                    snapshot.add_unit(record.counts)
+                books.sync_if_due()
+                if books.frontier.done:
+                    break
+        list(books.frontier.ready())
+        snapshot.bytes_done += segment.size
+        observer.update(snapshot)
+        if books.frontier.done:
+            break

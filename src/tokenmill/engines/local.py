@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing import connection as mp_connection
+from multiprocessing import resource_tracker
 from typing import Any
 
 import msgspec
@@ -26,6 +27,8 @@ from tokenmill.engines.frontier import SegmentJob
 from tokenmill.engines.hunt import (
     MAX_ASIDE,
     MAX_DEATHS,
+    Cause,
+    Deaths,
     Hunt,
     no_row_error,
     too_many_error,
@@ -49,6 +52,7 @@ from tokenmill.engines.processes import (
     STOPPED,
     STOPPED_SECONDS,
     Worker,
+    cause_of,
     fault_of,
     fork_server_watched,
     how_it_ended,
@@ -59,6 +63,7 @@ from tokenmill.engines.processes import (
 )
 from tokenmill.engines.unit import Job
 from tokenmill.errors import UsageError, WorkerError, from_wire
+from tokenmill.interrupts import signals_held
 from tokenmill.plan import Plan
 from tokenmill.steps import remove_file
 
@@ -85,7 +90,7 @@ class LocalEngine:
         self.jobs: dict[tuple[int, int], SegmentJob] = {}
         self.retry: list[tuple[int, int]] = []
         self.stats: dict[str, int] = {}
-        self.failed_starts = 0
+        self.failed_starts = Deaths(max_faults=3, max_kills=10)
         self.exhausted = False
         self.began = time.monotonic()
         self.first_ready = 0.0
@@ -208,7 +213,7 @@ class LocalEngine:
             case Ready():
                 worker.ready = True
                 self.first_ready = self.first_ready or time.monotonic()
-                self.failed_starts = 0
+                self.failed_starts = Deaths(max_faults=3, max_kills=10)
             case Failed():
                 self._failed(worker, message)
 
@@ -248,6 +253,7 @@ class LocalEngine:
                 self._launch()
                 return
             except (EOFError, OSError) as error:
+                self.check_interrupt()
                 # The fork server itself was killed: once its end is known another is started.
                 if time.monotonic() > deadline:
                     raise WorkerError(f"no worker can be started: {error!r}") from None
@@ -267,7 +273,9 @@ class LocalEngine:
         )
         forkserver = self.run_settings.start_method == "forkserver"
         watched = fork_server_watched() if forkserver else contextlib.nullcontext()
-        with watched, main_module_hidden(), warnings.catch_warnings():
+        if self.run_settings.start_method != "fork":
+            resource_tracker.ensure_running()  # its start would end the hold
+        with watched, main_module_hidden(), warnings.catch_warnings(), signals_held():
             # fork from a process with threads warns since 3.12; the user chose it
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
@@ -277,15 +285,16 @@ class LocalEngine:
 
     def _bury(self, worker: Worker) -> None:
         """A worker has ended: take its last words, give its units to others, replace it."""
+        self.check_interrupt()  # whoever stops us may have stopped it too
         self._receive(worker)
         self.workers.remove(worker)
         reap(worker)
         self._add_stats(worker)
         self.snapshot.retries += 1
-        how = how_it_ended(worker)
+        how, cause = how_it_ended(worker), cause_of(worker)
         if not worker.ready:
-            self.failed_starts += 1
-            if self.failed_starts >= 3:
+            self.failed_starts.add(cause)
+            if self.failed_starts.too_many:
                 raise WorkerError(
                     f"workers do not start: {how}", hint="try --workers 0 to see the reason"
                 )
@@ -300,45 +309,55 @@ class LocalEngine:
             lost.add(job.key)
         if worker.placing and (job is None or worker.doing.step == "write"):
             unit = worker.placing[0]
-            self._count_death(self.jobs[(unit.source, unit.segment)], unit.part, how)
+            self._count_death(self.jobs[(unit.source, unit.segment)], unit.part, how, cause)
         elif job is not None and worker.probing:
             lost.remove(job.key)
-            self._died_probing(worker, job)
+            self._died_probing(worker, job, cause)
         elif job is not None:
-            self._died_at_work(worker, job, how)
+            self._died_at_work(worker, job, how, cause)
         for key in lost:
             heapq.heappush(self.retry, key)
         self._start_worker()
 
-    def _count_death(self, job: SegmentJob, part: int, how: str) -> None:
-        job.deaths[part] = job.deaths.get(part, 0) + 1
-        if job.deaths[part] >= MAX_DEATHS:
-            raise unit_error(self.plan.sources[job.segment.source], job.segment, part, how)
+    def _count_death(self, job: SegmentJob, part: int, how: str, cause: Cause) -> None:
+        deaths = job.deaths.setdefault(part, Deaths())
+        deaths.add(cause)
+        source = self.plan.sources[job.segment.source]
+        if deaths.too_many and deaths.in_vain is not None:
+            raise no_row_error(source, job.segment, deaths.in_vain, deaths.total)
+        if deaths.too_many:
+            raise unit_error(source, job.segment, part, how, deaths.total)
 
     # --- the hunt for a row that ends its worker ----------------------------------------------
 
-    def _died_at_work(self, worker: Worker, job: SegmentJob, how: str) -> None:
+    def _died_at_work(self, worker: Worker, job: SegmentJob, how: str, cause: Cause) -> None:
         doing = worker.doing
-        no_row = doing.step != "encode" or doing.rows == 0
-        if no_row or job.deaths.get(doing.part, 0) + 1 < MAX_DEATHS:
-            self._count_death(job, doing.part, how)
+        deaths = job.deaths.setdefault(doing.part, Deaths())
+        may_be_row = doing.step == "encode" and doing.rows > 0 and cause != "outside"
+        if not may_be_row or deaths.in_vain is not None or deaths.total + 1 < MAX_DEATHS:
+            self._count_death(job, doing.part, how, cause)
             return
+        deaths.add(cause)
         first, stop = doing.first_row, doing.first_row + doing.rows
         may_check = self.job.encoder_check and self.job.encoder != "reference"
         job.hunt = Hunt(doing.part, first, stop, how, may_check=may_check)
         name = self.plan.sources[job.segment.source].name
         self.observer.note(
-            f"{name}: {MAX_DEATHS} workers died on unit {job.segment.number}.{doing.part}; its "
+            f"{name}: {deaths.total} workers died on unit {job.segment.number}.{doing.part}; its "
             f"rows under way, {doing.rows} of them, are tried one by one"
         )
 
-    def _died_probing(self, worker: Worker, job: SegmentJob) -> None:
+    def _died_probing(self, worker: Worker, job: SegmentJob, cause: Cause) -> None:
         hunt, source = job.hunt, self.plan.sources[job.segment.source]
         assert hunt is not None
-        if worker.doing.step == "encode":
-            hunt.died(worker.doing.first_row, fault_of(worker))
-        elif hunt.died_elsewhere():
-            raise unit_error(source, job.segment, hunt.part, how_it_ended(worker))
+        if worker.doing.step == "encode" and cause != "outside":
+            hunt.died(worker.doing.first_row, fault_of(worker), cause)
+        else:
+            others = hunt.other_deaths
+            others.add(cause)
+            if others.too_many:
+                how = how_it_ended(worker)
+                raise unit_error(source, job.segment, hunt.part, how, others.total)
         self._go_on_hunting(job)
 
     def _go_on_hunting(self, job: SegmentJob) -> None:
@@ -352,11 +371,16 @@ class LocalEngine:
         if found > MAX_ASIDE:
             raise too_many_error(source, job.segment, hunt)
         if hunt.exhausted or (hunt.found and self.run_settings.on_bad_row == "stop"):
-            if not hunt.found:
-                raise no_row_error(source, job.segment, hunt)
+            deaths = job.deaths[hunt.part]
+            if hunt.found:
+                deaths.faults, deaths.kills = (
+                    MAX_DEATHS - 1,
+                    0,
+                )  # known to be bad: one more suffices
+            else:  # it may have been an accident: the unit gets another chance
+                deaths.in_vain, deaths.max_faults = hunt, deaths.faults + 1
             job.aside.update(hunt.found)
             job.found[hunt.part] = found
-            job.deaths[hunt.part] = MAX_DEATHS - 1  # of a unit known to be bad one more suffices
             job.hunt = None
             self.observer.note(
                 f"{source.name}: rows that end their worker: {len(hunt.found)} found"

@@ -18,6 +18,7 @@ from typing import Any
 
 from tokenmill.engines import messages
 from tokenmill.engines.frontier import SegmentJob
+from tokenmill.engines.hunt import Cause
 from tokenmill.engines.messages import Place
 from tokenmill.engines.unit import Doing
 from tokenmill.manifest import State
@@ -30,6 +31,8 @@ PATIENT_BYTES = 6e6
 PROBE_SECONDS = 2.0  # the least that a row may take which is tried alone
 MAX_PLACING = 16
 HUNG = "did nothing for"
+FROM_OUTSIDE = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+UNSEEN = 255  # what multiprocessing says of a worker whose fork server ended too
 STOPPED = "was stopped (SIGSTOP) and not continued"
 
 
@@ -151,17 +154,29 @@ def how_it_ended(worker: Worker) -> str:
     code = worker.process.exitcode
     if worker.killed_because:
         return worker.killed_because
+    if code == UNSEEN:
+        return "ended unseen (with the fork server that starts the workers, or with exit code 255)"
     used = f", it used {worker.resident / 1e9:.1f} GB" if worker.resident else ""
     if code is None or code >= 0:
         return f"ended with exit code {code}{used}"
     return f"was ended by {_signal_name(-code)}{used}"
 
 
+def cause_of(worker: Worker) -> Cause:
+    """Whether it may have been what it was at, or was certainly somebody else."""
+    if worker.killed_because:
+        return "outside" if worker.killed_because == STOPPED else "fault"
+    code = worker.process.exitcode
+    if code in (None, UNSEEN, -signal.SIGKILL):
+        return "kill"
+    return "outside" if -code in FROM_OUTSIDE else "fault"
+
+
 def fault_of(worker: Worker) -> str:
     """The same without anything that differs from run to run: for the record of a row."""
     code = worker.process.exitcode
     if worker.killed_because:
-        return "hung its worker" if worker.killed_because.startswith(HUNG) else "stopped its worker"
+        return "hung its worker"
     if code is None or code >= 0:
         return f"ended its worker with exit code {code}"
     return f"ended its worker by {_signal_name(-code)}"

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import traceback
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -37,6 +38,7 @@ from tokenmill.engines.messages import (
 )
 from tokenmill.engines.unit import Doing, Job, UnitWorker
 from tokenmill.errors import TokenmillError
+from tokenmill.interrupts import forget_signals
 from tokenmill.plan import UnitId
 from tokenmill.storage import Workspace
 from tokenmill.tokenizer import Encoding
@@ -54,8 +56,7 @@ def main(connection: Any, job: bytes, inherited: list[Any]) -> None:
     for other in inherited:  # under fork: or a dead coordinator's pipes would never close
         other.close()
     use_stand_in()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    forget_signals()
     _die_with_parent()
     failpoints.enter("worker")
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError, _Stopped):
@@ -177,7 +178,15 @@ def _key(encoding: Encoding, encoder: str) -> tuple[str, str, str]:
 
 
 def _die_with_parent() -> None:
-    """On Linux, ask the kernel to end this process when its parent ends."""
+    """On Linux, ask the kernel to end this process when its parent ends.
+
+    A fork server ends when the last holder of a pipe does. We are to end with it, not it with us:
+    a worker that is stopped would keep both for ever.
+    """
+    server: Any = forkserver._forkserver
+    if server._forkserver_alive_fd is not None and server._forkserver_pid is None:
+        os.close(server._forkserver_alive_fd)
+        server._forkserver_alive_fd = None
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         with contextlib.suppress(OSError, AttributeError):
