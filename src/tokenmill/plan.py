@@ -180,12 +180,14 @@ def large_text(source: Source, number: int, text_column: str) -> PlainText | Non
 
 def text_sizes(metadata: Any, text_column: str) -> list[int]:
     """Uncompressed bytes of the text column in each row group."""
+    return [chunk.total_uncompressed_size for chunk in text_chunks(metadata, text_column)]
+
+
+def text_chunks(metadata: Any, text_column: str) -> list[Any]:
+    """What a parquet footer says of the text column in each row group."""
     paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
     column = paths.index(text_column)
-    return [
-        metadata.row_group(i).column(column).total_uncompressed_size
-        for i in range(metadata.num_row_groups)
-    ]
+    return [metadata.row_group(i).column(column) for i in range(metadata.num_row_groups)]
 
 
 Span = tuple[int, int, int, int]  # start, stop, text_start, text_stop
