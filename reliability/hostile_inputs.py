@@ -50,6 +50,14 @@ class Form:
     def options(self) -> dict[str, Any]:
         return {} if self.separator is None else {"text_separator": self.separator}
 
+    @property
+    def container(self) -> bool:
+        """Whether a part of it is recognized as such: plain text cut short is shorter text."""
+        return self.suffix not in (".jsonl", ".txt")
+
+    def plain(self, values: Values) -> bytes:
+        return unpacked(self.write(values), self.suffix)
+
     def rows(self, content: bytes, written: int) -> int:
         """How many rows there are in it, after whatever was done to it."""
         if not self.lines:

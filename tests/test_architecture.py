@@ -18,7 +18,7 @@ ORDER = [
     "errors", "config", "tokenizer", "vocabulary_files", "texts", "encoders.gap_tables",
     "encoders.unicode_gap", "encoders.arrays", "encoders.cuts", "encoders.fast",
     "encoders.reference", "encoders.exact", "encoders.decoding", "encoders", "streams",
-    "arrow_ipc", "arrow_large", "fields", "listing", "sources", "plan", "separators", "batch",
+    "arrow_ipc", "arrow_large", "fields", "parquet_footer", "listing", "sources", "plan", "separators", "batch",
     "columns", "text_batches", "text_files", "documents", "pack", "formats.base",
     "formats.nanogpt", "formats.llmc", "formats", "storage", "gap_cache", "manifest",
     "engines.badrows", "engines.encoded", "engines.unit", "engines.hunt", "engines.frontier",

@@ -31,7 +31,8 @@ from tokenmill.columns import (
 from tokenmill.config import Reading
 from tokenmill.errors import SourceError
 from tokenmill.fields import column_path, field_of, row_fault, text_decoder
-from tokenmill.plan import BATCH_BYTES, SEGMENT_BYTES, Segment, large_text, text_chunks
+from tokenmill.parquet_footer import DAMAGED, row_counts, text_chunks
+from tokenmill.plan import BATCH_BYTES, SEGMENT_BYTES, Segment, large_text
 from tokenmill.sources import BOM, Source, arrow_schema, open_parquet
 from tokenmill.streams import open_stream
 from tokenmill.text_batches import in_fragments
@@ -88,7 +89,7 @@ def _read_parquet(
 ) -> Iterator[Batch]:
     import pyarrow
 
-    metadata, path, starts, sizes, delta = _footer(source.path, source.mtime_ns, text_column)
+    metadata, path, starts, sizes, delta = _footer(source.path, source.name, source.mtime_ns, text_column)
     with (
         open_parquet(source.path, metadata) as plain,
         open_parquet(source.path, metadata, text_column) as as_dictionary,
@@ -102,13 +103,14 @@ def _read_parquet(
                 else:
                     average = DELTA_ROW_BYTES if small else size // max(1, rows)
                     columns = _record_batches(plain, group, average, text_column, path)
+                columns = _all_of(columns, rows)
                 yield from _in_range(batches_of(columns, starts[group]), segment, alive)
-            except (OSError, pyarrow.ArrowException) as error:
+            except (OSError, EOFError, pyarrow.ArrowException) as error:
                 raise SourceError(
                     f"{source.name}: row group {group} "
                     f"(rows {starts[group]} to {starts[group + 1] - 1}) "
                     f"cannot be read: {error}",
-                    hint="the file is damaged: download it again and compare its checksum",
+                    hint=DAMAGED,
                 ) from None
 
 
@@ -123,16 +125,26 @@ class _Footer(NamedTuple):
 
 
 @functools.lru_cache(maxsize=2)
-def _footer(path: str, mtime_ns: int, text_column: str) -> _Footer:
+def _footer(path: str, name: str, mtime_ns: int, text_column: str) -> _Footer:
     """Kept: a file is read in many segments."""
     with open_parquet(path) as file:
         metadata, schema = file.metadata, file.schema_arrow
-    chunks = text_chunks(metadata, text_column)
-    counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+    chunks = text_chunks(name, metadata, text_column)
+    counts = row_counts(name, metadata)
     starts = list(itertools.accumulate(counts, initial=0))
     delta = {i for i, chunk in enumerate(chunks) if "DELTA" in " ".join(chunk.encodings)}
     sizes = [chunk.total_uncompressed_size for chunk in chunks]
     return _Footer(metadata, column_path(schema, text_column), starts, sizes, delta)
+
+
+def _all_of(columns: Iterator[Any], rows: int) -> Iterator[Any]:
+    """The columns of a row group, which must have as many rows as its footer counts."""
+    found = 0
+    for column in columns:
+        found += len(column)
+        yield column
+    if found != rows:
+        raise EOFError(f"it has {found} rows, the footer counts {rows}")
 
 
 def _record_batches(

@@ -21,7 +21,8 @@ from tokenmill.config import EncoderChoice
 from tokenmill.documents import read_segment
 from tokenmill.encoders import ExactEncoder
 from tokenmill.encoders.unicode_gap import shipped_gap
-from tokenmill.plan import BATCH_BYTES, Plan, Segment, segments_of, text_sizes
+from tokenmill.parquet_footer import row_counts, text_sizes
+from tokenmill.plan import BATCH_BYTES, Plan, Segment, segments_of
 from tokenmill.sources import Source, open_parquet
 from tokenmill.texts import I64, from_bytes
 from tokenmill.tokenizer import Encoding
@@ -112,9 +113,9 @@ class _Visits:
             texts: list[int] = []
             if source.kind == "parquet":
                 with open_parquet(source.path) as file:
-                    metadata = file.metadata
-                    rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
-                    texts = text_sizes(metadata, self.plan.settings.text_column)
+                    rows = row_counts(source.name, file.metadata)
+                    column = self.plan.settings.text_column
+                    texts = text_sizes(source.name, file.metadata, column)
             self.cuts[source.number] = _Cut(segments, rows, texts)
         return self.cuts[source.number]
 

@@ -23,6 +23,7 @@ from tokenmill.arrow_ipc import Layout, Served, layout_of, open_batches
 from tokenmill.errors import InputError, SourceError
 from tokenmill.fields import check_column, field_names, has_field, listed
 from tokenmill.listing import Skipped, expand, printable, refuse_twice
+from tokenmill.parquet_footer import row_counts
 from tokenmill.streams import open_stream
 
 Kind = Literal["parquet", "arrow", "jsonl", "text"]
@@ -201,7 +202,10 @@ def _check_magic(path: str, kind: Kind, compression: str, size: int, file: IO[by
             )
     elif compression:
         if not head.startswith(MAGIC[compression]) and not _skippable_frame(head, compression):
-            raise InputError(f"{path}: does not begin like a .{compression} file")
+            raise InputError(
+                f"{path}: does not begin like a .{compression} file",
+                hint="give it the extension of what it is, or fetch it again",
+            )
     else:
         for name, magic in (*MAGIC.items(), ("parquet", b"PAR1"), ("arrow", b"ARROW1")):
             if head.startswith(magic):
@@ -259,6 +263,10 @@ def _check_parquet(path: str, text_column: str) -> int:
     except SourceError as error:
         raise InputError(error.message, hint=error.hint) from None
     with file:
+        try:
+            row_counts(path, file.metadata)
+        except SourceError as error:
+            raise InputError(error.message, hint=error.hint) from None
         check_column(path, file.schema_arrow, text_column)
         paths = [file.metadata.schema.column(i).path for i in range(file.metadata.num_columns)]
         if paths.count(text_column) > 1:
@@ -297,7 +305,10 @@ def _check_jsonl(path: str, compression: str, text_column: str) -> None:
         with open_stream(path, compression) as stream:
             head = stream.read(PEEK_BYTES)
     except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error) as error:
-        raise InputError(f"{path}: cannot be decompressed: {error}") from None
+        raise InputError(
+            f"{path}: cannot be decompressed: {error}",
+            hint="the file is damaged or cut short: fetch it again and compare its size",
+        ) from None
     head = head.removeprefix(BOM)
     lines = head.split(b"\n")
     if len(head) >= PEEK_BYTES - len(BOM) and len(lines) > 1:
@@ -311,8 +322,8 @@ def _check_jsonl(path: str, compression: str, text_column: str) -> None:
     for line in lines[:100]:
         try:
             row = msgspec.json.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            continue
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue  # a bad row, of which the run will tell more
         if isinstance(row, dict):
             if has_field(row, text_column):
                 return
