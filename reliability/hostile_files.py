@@ -129,16 +129,19 @@ def check_wrong(
     paths = [folder / file for file in files]
     for path, content in zip(paths, files.values(), strict=True):
         path.write_bytes(content)
+    outcome: Result | TokenmillError
     try:
-        result = prepare(paths, folder / "out")
+        outcome = prepare(paths, folder / "out")
     except TokenmillError as error:
-        assert isinstance(expected, str), error.message
-        check_error(error, paths[-1].name, "")
-        assert expected in error.message, error.message
-        return
-    counts = result.manifest.counts
-    assert isinstance(expected, int), f"no error, but {counts}"
-    assert counts["rows"] == expected == counts["documents"], counts
+        outcome = error
+    if isinstance(expected, int):
+        assert isinstance(outcome, Result), outcome.message
+        counts = outcome.manifest.counts
+        assert counts["rows"] == expected == counts["documents"], counts
+    else:
+        assert isinstance(outcome, TokenmillError), f"no error, but {outcome.manifest.counts}"
+        check_error(outcome, paths[-1].name, "")
+        assert expected in outcome.message, outcome.message
 
 
 # --- giants ----------------------------------------------------------------------------------

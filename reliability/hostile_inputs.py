@@ -212,28 +212,25 @@ def text(values: Values, separator: str) -> bytes:
     return separator.encode().join(raw) + separator.encode()
 
 
+def _packed(
+    pack: Callable[[bytes], bytes], write: Callable[[Values], bytes]
+) -> Callable[[Values], bytes]:
+    return lambda values: pack(write(values))
+
+
 def _line_forms() -> Iterator[Form]:
+    def whole(values: Values) -> bytes:
+        return text(values, "\n")
+
+    def separated(values: Values) -> bytes:
+        return text(values, SEPARATOR)
+
     for name, (suffix, pack, sealed) in PACKERS.items():
         words = f" {name}" if name else ""
-        yield Form(
-            f"jsonl{words}",
-            f".jsonl{suffix}",
-            lambda values, pack=pack: pack(json_lines(values)),
-            sealed,
-        )
-        yield Form(
-            f"text{words}",
-            f".txt{suffix}",
-            lambda values, pack=pack: pack(text(values, "\n")),
-            sealed,
-        )
-        yield Form(
-            f"text separated{words}",
-            f".txt{suffix}",
-            lambda values, pack=pack: pack(text(values, SEPARATOR)),
-            sealed,
-            SEPARATOR,
-        )
+        yield Form(f"jsonl{words}", f".jsonl{suffix}", _packed(pack, json_lines), sealed)
+        yield Form(f"text{words}", f".txt{suffix}", _packed(pack, whole), sealed)
+        packed = _packed(pack, separated)
+        yield Form(f"text separated{words}", f".txt{suffix}", packed, sealed, SEPARATOR)
 
 
 FORMS = {form.name: form for form in (*PARQUET, *_arrow_forms(), *_line_forms())}

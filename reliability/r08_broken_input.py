@@ -68,8 +68,8 @@ def run(check: Check) -> str:
     check.each(giants, functools.partial(_giant, size=size), seconds=400)
     read = Trial.outcomes()
     return (
-        f"{len(cuts):,} truncations of {len(forms)} forms, {len(flips):,} flips, {len(words):,} bad "
-        f"Arrow words, {len(planted):,} files with bad rows, {len(wrong)} wrong files, "
+        f"{len(cuts):,} truncations of {len(forms)} forms, {len(flips):,} flips, {len(words):,} "
+        f"bad Arrow words, {len(planted):,} files with bad rows, {len(wrong)} wrong files, "
         f"{len(giants)} giants: {read['error']:,} errors that name the place, {read['read']:,} "
         f"read with every row accounted for, {len(check.failures)} failures"
     )
@@ -133,7 +133,7 @@ class Trial:
 
 def prepare_inline(inputs: Any, out: Path, **options: Any) -> Result:
     """Without workers, and with one encoder for all cases: opening it is most of their time."""
-    inline.UnitWorker = _with_open_encoder  # type: ignore[attr-defined]
+    inline.UnitWorker = _with_open_encoder  # type: ignore[attr-defined,assignment]
     return tokenmill.prepare(inputs, out, **{"workers": 0, "val": "none", **options})
 
 
@@ -363,6 +363,7 @@ def command(*arguments: object, seconds: float = 300) -> subprocess.CompletedPro
         capture_output=True,
         text=True,
         timeout=seconds,
+        check=False,
     )
     assert "Traceback" not in done.stderr, done.stderr
     assert done.returncode in (0, 1, 2, 3, 4), f"exit {done.returncode}: {done.stderr}"

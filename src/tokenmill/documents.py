@@ -89,7 +89,9 @@ def _read_parquet(
 ) -> Iterator[Batch]:
     import pyarrow
 
-    metadata, path, starts, sizes, delta = _footer(source.path, source.name, source.mtime_ns, text_column)
+    metadata, path, starts, sizes, delta = _footer(
+        source.path, source.name, source.mtime_ns, text_column
+    )
     with (
         open_parquet(source.path, metadata) as plain,
         open_parquet(source.path, metadata, text_column) as as_dictionary,

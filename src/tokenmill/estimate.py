@@ -196,7 +196,9 @@ def counted_tokens(plan: Plan) -> Counted | None:
 def _counted(source: Source, text_column: str) -> Counted | None:
     """None where there is no such column, a count is missing, or a row is known to be no text."""
     with open_parquet(source.path) as file:
-        if not has_counts(file.schema_arrow) or _known_nulls(source.name, file.metadata, text_column):
+        if not has_counts(file.schema_arrow) or _known_nulls(
+            source.name, file.metadata, text_column
+        ):
             return None
         total = Counted()
         for batch in file.iter_batches(1 << 20, columns=[COUNT_COLUMN], use_threads=False):

@@ -25,6 +25,27 @@ from tokenmill.storage import Lock, Workspace, create_exclusively
 Aside = dict[tuple[int, int], dict[int, str]]
 
 
+# What decoding damaged JSON may raise.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class _RunSource(msgspec.Struct):
+    mtime_ns: int
+
+
+class _RunRecord(msgspec.Struct):
+    """What is asked of run.json."""
+
+    sources: dict[str, _RunSource]
+
+
+class _Bound(msgspec.Struct):
+    """plan.json in the work folder."""
+
+    plan: dict[str, Any]
+    mtimes: dict[str, int]
+
+
 class Opened(msgspec.Struct, frozen=True):
     """Either a dataset that is finished already, or books to go on with."""
 
@@ -119,12 +140,13 @@ def _finished(plan: Plan, workspace: Workspace) -> Manifest:
 def _refuse_touched(plan: Plan, workspace: Workspace) -> None:
     """Of a large file only samples are compared: one written to since may have changed."""
     try:
-        made_from = msgspec.json.decode((workspace.output / "run.json").read_bytes())["sources"]
-    except (OSError, msgspec.DecodeError, KeyError, TypeError):
-        return
+        run = msgspec.json.decode((workspace.output / "run.json").read_bytes(), type=_RunRecord)
+    except (OSError, *UNREADABLE):
+        return  # it is not part of the data: damaged or gone, it is no reason to stop
     for source in plan.sources:
-        then = made_from.get(source.name, {}).get("mtime_ns", source.mtime_ns)
-        if source.fingerprint.startswith("xxh3-sampled") and then != source.mtime_ns:
+        made_from = run.sources.get(source.name)
+        touched = made_from is not None and made_from.mtime_ns != source.mtime_ns
+        if touched and source.fingerprint.startswith("xxh3-sampled"):
             raise RefusedError(
                 f"{source.name}: was written to after {workspace.output} was made from it",
                 hint="if its content is the same, give it its old time; else use --overwrite",
@@ -134,7 +156,10 @@ def _refuse_touched(plan: Plan, workspace: Workspace) -> None:
 def _refuse_difference(old: dict[str, Any], plan: Plan, workspace: Workspace, what: str) -> None:
     new = plan.to_dict()
     if old != new:
-        lines = "\n  ".join(difference(old, new)) or "(the records differ)"
+        try:
+            lines = "\n  ".join(difference(old, new)) or "(the records differ)"
+        except (KeyError, TypeError, AttributeError):
+            lines = "(the record of the old plan is damaged)"
         raise RefusedError(
             f"{workspace.output}: {what}:\n  {lines}",
             hint="use the same settings to resume, another -o, or --overwrite to start anew",
@@ -153,14 +178,13 @@ def _bind(plan: Plan, workspace: Workspace) -> dict[str, int]:
 
 def _compare_bound(plan: Plan, workspace: Workspace) -> dict[str, int]:
     try:
-        stored = msgspec.json.decode(workspace.plan.read_bytes())
-    except msgspec.DecodeError as error:
+        stored = msgspec.json.decode(workspace.plan.read_bytes(), type=_Bound)
+    except UNREADABLE as error:
         raise RefusedError(
             f"{workspace.plan}: damaged: {error}", hint="use --overwrite to start anew"
         ) from None
-    _refuse_difference(stored["plan"], plan, workspace, "is bound to another plan")
-    result: dict[str, int] = stored["mtimes"]
-    return result
+    _refuse_difference(stored.plan, plan, workspace, "is bound to another plan")
+    return stored.mtimes
 
 
 def _recover(

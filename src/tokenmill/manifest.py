@@ -206,7 +206,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @classmethod
     def load(cls, path: Path) -> Manifest:
-        return cls.decode(path.read_bytes(), str(path))
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise VerificationError(f"{path}: cannot be read: {error.strerror or error}") from None
+        return cls.decode(content, str(path))
 
 
 def checksum_of_digests(digests: bytes) -> str:
