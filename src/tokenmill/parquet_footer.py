@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import os
+from contextlib import AbstractContextManager
 from typing import Any
 
 from tokenmill.errors import SourceError, faults_become, first_line
@@ -27,6 +28,20 @@ def row_counts(where: str, metadata: Any) -> list[int]:
             hint=DAMAGED,
         )
     return counts
+
+
+def column_paths(where: str, metadata: Any) -> list[str]:
+    """The names of all columns, nested ones with their path."""
+    with _faults(where):
+        return [metadata.schema.column(i).path for i in range(metadata.num_columns)]
+
+
+def _faults(where: str) -> AbstractContextManager[None]:
+    return faults_become(
+        lambda fault: SourceError(
+            f"{where}: the parquet footer cannot be read: {first_line(fault)}", hint=DAMAGED
+        )
+    )
 
 
 def text_sizes(where: str, metadata: Any, text_column: str) -> list[int]:
@@ -47,9 +62,8 @@ def text_chunks(where: str, metadata: Any, text_column: str) -> list[Any]:
                     f"{text_column!r} cannot be: {fault}",
                     hint=DAMAGED,
                 )
-    paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
-    column = paths.index(text_column)
-    with faults_become(lambda fault: SourceError(f"{where}: {first_line(fault)}", hint=DAMAGED)):
+    column = column_paths(where, metadata).index(text_column)
+    with _faults(where):
         chunks = [metadata.row_group(i).column(column) for i in groups]
     for group, chunk in enumerate(chunks):
         if chunk.total_uncompressed_size < 0:
