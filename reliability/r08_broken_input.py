@@ -28,11 +28,17 @@ from reliability.corpus import dataset_bytes
 from reliability.hostile_inputs import FORMS, Form, Values, texts
 from reliability.planted_rows import Planted, check_quarantine, plant
 from reliability.scorecard import Check
+from tokenmill import probe
+from tokenmill.config import EncoderChoice
 from tokenmill.encoders import ExactEncoder
+from tokenmill.encoders.gap_tables import Ranges
 from tokenmill.engines import inline
 from tokenmill.engines.unit import Job, UnitWorker
 from tokenmill.errors import BadRowError, InputError, SourceError, TokenmillError
-from tokenmill.pipeline import Result
+from tokenmill.estimate import make_estimate
+from tokenmill.options import make_options
+from tokenmill.pipeline import Result, make_plan
+from tokenmill.tokenizer import Encoding
 
 ID = "R8"
 PROMISE = "broken input"
@@ -60,8 +66,10 @@ def run(check: Check) -> str:
     flat = [form for form in forms if form.startswith("arrow") and len(form.split()) == 3]
     words = [f"word {n} {flat[n % len(flat)]}" for n in range(check.scale(800, 40))]
     planted = [f"planted {n} {forms[n % len(forms)]}" for n in range(check.scale(530, 53))]
+    tables = [form for form in forms if form.startswith("parquet")]
+    plans = [f"plan {n} {tables[n % len(tables)]}" for n in range(check.scale(440, 22))]
     wrong = [f"wrong {name}" for name in hostile_files.WRONG]
-    check.each([*cuts, *flips, *words, *planted, *wrong], _case, seconds=60)
+    check.each([*cuts, *flips, *words, *planted, *plans, *wrong], _case, seconds=60)
     check.each(_command_names(check), _command, seconds=300)
     size = check.scale(300 << 20, 12 << 20)
     giants = [f"giant {name}" for name in hostile_files.GIANTS]
@@ -70,6 +78,7 @@ def run(check: Check) -> str:
     return (
         f"{len(cuts):,} truncations of {len(forms)} forms, {len(flips):,} flips, {len(words):,} "
         f"bad Arrow words, {len(planted):,} files with bad rows, {len(wrong)} wrong files, "
+        f"{len(plans)} plans, "
         f"{len(giants)} giants: {read['error']:,} errors that name the place, {read['read']:,} "
         f"read with every row accounted for, {len(check.failures)} failures"
     )
@@ -193,6 +202,9 @@ def _case(name: str, folder: Path) -> None:
         return
     whole, rows = _clean(form_name)
     same = None
+    if way == "plan":
+        _plan(Trial(form, _flipped(whole, rng), folder, rows))
+        return
     if way == "cut":
         content = whole[: len(whole) * int(number) // CUTS]
     elif way == "flip":
@@ -281,6 +293,22 @@ def tokens_of_good(form: Form, good: Values, folder: Path) -> bytes:
     outcome = clean.prepare("clean")
     assert isinstance(outcome, Result), outcome.message
     return tokens(folder / "clean")
+
+
+def _plan(trial: Trial) -> None:
+    """What `tokenmill plan` does with it: an estimate, or an error of ours."""
+    probe.ExactEncoder = _open_encoder  # type: ignore[attr-defined,assignment]
+    try:
+        prepared = make_plan(trial.path, trial.folder / "out", make_options({"workers": 0}))
+        make_estimate(prepared, probe_seconds=0.02)
+    except TokenmillError as error:
+        check_error(error, trial.path.name, trial.form.kind)
+
+
+def _open_encoder(encoding: Encoding, choice: EncoderChoice, gap: Ranges) -> ExactEncoder:
+    if Trial.encoder is None:
+        Trial.encoder = ExactEncoder(encoding, choice, gap)
+    return Trial.encoder
 
 
 # --- the real command ------------------------------------------------------------------------

@@ -17,7 +17,10 @@ from conftest import tokenmill as command
 import tokenmill
 from tokenmill import documents
 from tokenmill.errors import InputError, RefusedError, SourceError, VerificationError
+from tokenmill.estimate import make_estimate
 from tokenmill.manifest import Manifest
+from tokenmill.options import make_options
+from tokenmill.pipeline import make_plan
 
 # --- parquet ---------------------------------------------------------------------------------
 
@@ -45,9 +48,10 @@ FLIP_FOOTER = """
 import sys
 from pathlib import Path
 from tokenmill.errors import InputError, SourceError
+from tokenmill.estimate import _known_nulls
 from tokenmill.config import Reading
 from tokenmill.plan import segments_of
-from tokenmill.sources import find_sources
+from tokenmill.sources import find_sources, open_parquet
 path = Path(sys.argv[1])
 content = path.read_bytes()
 footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
@@ -59,6 +63,8 @@ for at in range(footer, len(content) - 8):
         path.write_bytes(changed)
         try:
             list(segments_of(find_sources([path], "text").sources[0], Reading("text")))
+            with open_parquet(str(path)) as file:
+                _known_nulls(path.name, file.metadata, "text")
         except (InputError, SourceError) as error:
             assert path.name in error.message and error.hint, error.message
             told.add(error.message)
@@ -77,6 +83,21 @@ def test_no_flipped_bit_of_a_parquet_footer_ends_the_process(tmp_path: Path) -> 
     assert "histogram size mismatch" in child.stdout, "pyarrow no longer aborts? then simplify"
     assert "row group 1: what the footer says of column 'text' cannot be" in child.stdout
     assert "rows, its footer counts 10" in child.stdout
+    assert "bytes of FLOAT" in child.stdout
+
+
+def test_a_damaged_column_of_counts_is_not_used_by_plan(tmp_path: Path) -> None:
+    """`prepare` does not read it, so it is no error either."""
+    path = tmp_path / "x.parquet"
+    table = pyarrow.table({"text": ["some text"] * 90, "token_count": range(90)})
+    options = {"use_dictionary": False, "compression": "none", "write_page_checksum": True}
+    pyarrow.parquet.write_table(table, path, **options)
+    content = bytearray(path.read_bytes())
+    content[content.find((77).to_bytes(8, "little"))] ^= 1
+    path.write_bytes(content)
+    prepared = make_plan(path, tmp_path / "o", make_options({"workers": 0}))
+    assert not make_estimate(prepared, probe_seconds=0.05).tokens_exact
+    tokenmill.prepare(path, tmp_path / "o", workers=0)
 
 
 def test_a_row_group_with_fewer_rows_than_its_footer_counts_is_named(

@@ -194,7 +194,19 @@ def counted_tokens(plan: Plan) -> Counted | None:
 
 
 def _counted(source: Source, text_column: str) -> Counted | None:
-    """None where there is no such column, a count is missing, or a row is known to be no text."""
+    """None where there is no such column, a count is missing, or a row is known to be no text.
+
+    None too where the column is damaged: the run does not read it, so that is no error.
+    """
+    import pyarrow
+
+    try:
+        return _sum_of_counts(source, text_column)
+    except (OSError, ValueError, pyarrow.ArrowException):
+        return None
+
+
+def _sum_of_counts(source: Source, text_column: str) -> Counted | None:
     with open_parquet(source.path) as file:
         if not has_counts(file.schema_arrow) or _known_nulls(
             source.name, file.metadata, text_column

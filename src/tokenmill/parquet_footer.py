@@ -66,9 +66,11 @@ def text_chunks(where: str, metadata: Any, text_column: str) -> list[Any]:
     with _faults(where):
         chunks = [metadata.row_group(i).column(column) for i in groups]
     for group, chunk in enumerate(chunks):
-        if chunk.total_uncompressed_size < 0:
+        # Asked for statistics of another type than the column's, pyarrow ends the process too.
+        if chunk.total_uncompressed_size < 0 or chunk.physical_type != "BYTE_ARRAY":
             raise SourceError(
-                f"{where}: row group {group}: its footer gives the text a size below zero",
+                f"{where}: row group {group}: its footer says that the text is "
+                f"{chunk.total_uncompressed_size} bytes of {chunk.physical_type}",
                 hint=DAMAGED,
             )
     return chunks
