@@ -35,6 +35,7 @@ ORDER = [
     "arrow_ipc",
     "arrow_large",
     "fields",
+    "parquet_footer",
     "listing",
     "sources",
     "plan",

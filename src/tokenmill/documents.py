@@ -13,7 +13,7 @@ import lzma
 import os
 import zlib
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -31,7 +31,8 @@ from tokenmill.columns import (
 from tokenmill.config import Reading
 from tokenmill.errors import SourceError
 from tokenmill.fields import column_path, field_of, row_fault, text_decoder
-from tokenmill.plan import BATCH_BYTES, SEGMENT_BYTES, Segment, large_text, text_sizes
+from tokenmill.parquet_footer import DAMAGED, row_counts, text_chunks
+from tokenmill.plan import BATCH_BYTES, SEGMENT_BYTES, Segment, large_text
 from tokenmill.sources import BOM, Source, arrow_schema, open_parquet
 from tokenmill.streams import open_stream
 from tokenmill.text_batches import in_fragments
@@ -39,6 +40,7 @@ from tokenmill.text_files import read_text
 from tokenmill.texts import from_bytes
 
 DICTIONARY_BYTES = 2 << 20  # writers give a dictionary up at about 1 MB
+DELTA_ROW_BYTES = 4 << 10  # of a row that may hold the text of the rows before it once more
 LARGE_BATCH = 2 * SEGMENT_BYTES  # as in plan.cut_record_batches
 
 
@@ -87,7 +89,9 @@ def _read_parquet(
 ) -> Iterator[Batch]:
     import pyarrow
 
-    metadata, path, starts, sizes = _footer(source.path, source.mtime_ns, text_column)
+    metadata, path, starts, sizes, delta = _footer(
+        source.path, source.name, source.mtime_ns, text_column
+    )
     with (
         open_parquet(source.path, metadata) as plain,
         open_parquet(source.path, metadata, text_column) as as_dictionary,
@@ -95,34 +99,54 @@ def _read_parquet(
         for group in range(segment.start, segment.stop):
             size, rows = sizes[group], starts[group + 1] - starts[group]
             try:
-                if size < DICTIONARY_BYTES + 4 * rows:
+                small = size < DICTIONARY_BYTES + 4 * rows
+                if small and group not in delta:
                     columns = _dictionaries(as_dictionary, group, text_column, path)
                 else:
-                    average = size // max(1, rows)
+                    average = DELTA_ROW_BYTES if small else size // max(1, rows)
                     columns = _record_batches(plain, group, average, text_column, path)
+                columns = _all_of(columns, rows)
                 yield from _in_range(batches_of(columns, starts[group]), segment, alive)
-            except (OSError, pyarrow.ArrowException) as error:
+            except (OSError, EOFError, pyarrow.ArrowException) as error:
                 raise SourceError(
                     f"{source.name}: row group {group} "
                     f"(rows {starts[group]} to {starts[group + 1] - 1}) "
                     f"cannot be read: {error}",
-                    hint="the file is damaged: download it again and compare its checksum",
+                    hint=DAMAGED,
                 ) from None
 
 
-@functools.lru_cache(maxsize=2)
-def _footer(
-    path: str, mtime_ns: int, text_column: str
-) -> tuple[Any, tuple[str, ...], list[int], list[int]]:
-    """Metadata, the text's path, first rows and text sizes of row groups.
+class _Footer(NamedTuple):
+    """What a parquet file's footer says, for reading its text."""
 
-    Kept: a file is read in many segments.
-    """
+    metadata: Any
+    path: tuple[str, ...]  # of the text
+    starts: list[int]  # first row of each row group
+    sizes: list[int]  # of each row group's text
+    delta: set[int]  # row groups that pyarrow cannot read as a dictionary
+
+
+@functools.lru_cache(maxsize=2)
+def _footer(path: str, name: str, mtime_ns: int, text_column: str) -> _Footer:
+    """Kept: a file is read in many segments."""
     with open_parquet(path) as file:
         metadata, schema = file.metadata, file.schema_arrow
-    counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+    chunks = text_chunks(name, metadata, text_column)
+    counts = row_counts(name, metadata)
     starts = list(itertools.accumulate(counts, initial=0))
-    return metadata, column_path(schema, text_column), starts, text_sizes(metadata, text_column)
+    delta = {i for i, chunk in enumerate(chunks) if "DELTA" in " ".join(chunk.encodings)}
+    sizes = [chunk.total_uncompressed_size for chunk in chunks]
+    return _Footer(metadata, column_path(schema, text_column), starts, sizes, delta)
+
+
+def _all_of(columns: Iterator[Any], rows: int) -> Iterator[Any]:
+    """The columns of a row group, which must have as many rows as its footer counts."""
+    found = 0
+    for column in columns:
+        found += len(column)
+        yield column
+    if found != rows:
+        raise EOFError(f"it has {found} rows, the footer counts {rows}")
 
 
 def _record_batches(

@@ -10,12 +10,14 @@ import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from tokenmill.config import PlanSettings, available_cores
 from tokenmill.formats import get_format
+from tokenmill.parquet_footer import text_chunks
 from tokenmill.pipeline import Prepared
 from tokenmill.plan import UNIT_BYTES, Plan
 from tokenmill.probe import COUNT_COLUMN, PROBE_SECONDS, Probe, has_counts, run_probe
@@ -192,9 +194,23 @@ def counted_tokens(plan: Plan) -> Counted | None:
 
 
 def _counted(source: Source, text_column: str) -> Counted | None:
-    """None where there is no such column, a count is missing, or a row is known to be no text."""
+    """None where there is no such column, a count is missing, or a row is known to be no text.
+
+    None too where the column is damaged: the run does not read it, so that is no error.
+    """
+    import pyarrow
+
+    try:
+        return _sum_of_counts(source, text_column)
+    except (OSError, ValueError, pyarrow.ArrowException):
+        return None
+
+
+def _sum_of_counts(source: Source, text_column: str) -> Counted | None:
     with open_parquet(source.path) as file:
-        if not has_counts(file.schema_arrow) or _known_nulls(file.metadata, text_column):
+        if not has_counts(file.schema_arrow) or _known_nulls(
+            source.name, file.metadata, text_column
+        ):
             return None
         total = Counted()
         for batch in file.iter_batches(1 << 20, columns=[COUNT_COLUMN], use_threads=False):
@@ -210,15 +226,12 @@ def _counted(source: Source, text_column: str) -> Counted | None:
     return total
 
 
-def _known_nulls(metadata: object, text_column: str) -> bool:
+def _known_nulls(name: str, metadata: Any, text_column: str) -> bool:
     """Whether the footer says that rows of the text column are null: they will be bad rows."""
-    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]  # type: ignore[attr-defined]
-    for group in groups:
-        for number in range(group.num_columns):
-            column = group.column(number)
-            statistics = column.statistics if column.path_in_schema == text_column else None
-            if statistics is not None and statistics.has_null_count and statistics.null_count:
-                return True
+    for chunk in text_chunks(name, metadata, text_column):
+        statistics = chunk.statistics
+        if statistics is not None and statistics.has_null_count and statistics.null_count:
+            return True
     return False
 
 

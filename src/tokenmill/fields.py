@@ -81,7 +81,10 @@ def check_column(where: str, schema: Any, name: str) -> tuple[str, ...]:
     for part in parts:
         found = [field for field in fields if field.name == part]
         if len(found) > 1:
-            raise InputError(f"{where}: more than one column is called {name!r}")
+            raise InputError(
+                f"{where}: more than one column is called {name!r}",
+                hint="write the file with one of them, or choose another with --text-column",
+            )
         kind = found[0].type
         fields = _inner(kind)
     if not is_text_type(kind):

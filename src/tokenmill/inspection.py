@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.encoders.decoding import Decoder, encoding_of, open_decoder
-from tokenmill.errors import UsageError, VerificationError
-from tokenmill.loader import Dataset, open_dataset
+from tokenmill.errors import UsageError
+from tokenmill.loader import Dataset, damaged, open_dataset
 
 BLOCK_DOCUMENTS = 1 << 20
 SOURCES_SHOWN = 10
@@ -118,7 +118,7 @@ def read_run(directory: Path) -> dict[str, Any] | None:
     try:
         # A pipe or a device in its place would be read for ever.
         record = msgspec.json.decode(path.read_bytes()) if path.is_file() else None
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 
@@ -127,9 +127,7 @@ def read_run(directory: Path) -> dict[str, Any] | None:
 
 
 def document_lengths(dataset: Dataset) -> Lengths:
-    paths = [
-        dataset.path_of(entry.path) for entry in dataset.manifest.files if entry.kind == "ends"
-    ]
+    paths = [dataset.path_of(f.path) for f in dataset.manifest.files if f.kind == "ends"]
     documents = np.zeros(65, np.int64)
     tokens = np.zeros(65, np.int64)
     low, high = (1 << 62), 0
@@ -161,10 +159,7 @@ def _length_blocks(paths: list[Path]) -> Iterator[I64]:
                 break
             lengths = np.diff(ends, prepend=before)
             if int(lengths.min()) < 0:
-                raise VerificationError(
-                    f"{path}: documents that end before they begin",
-                    hint="the index is damaged: `tokenmill verify` tells more",
-                )
+                raise damaged(path, "documents that end before they begin")
             yield lengths
             before, done = int(ends[-1]), done + len(ends)
 

@@ -27,6 +27,10 @@ from tokenmill.storage import Lock, Workspace
 Aside = dict[tuple[int, int], dict[int, str]]
 
 
+# What decoding damaged JSON may raise.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
 class Bound(msgspec.Struct, frozen=True):
     """plan.json: what an output is bound to, and when its inputs were last written to."""
 
@@ -149,16 +153,20 @@ def _times_when_read(workspace: Workspace) -> dict[str, int]:
         record = workspace.run_record
         made_from = msgspec.json.decode(read_file(record))["sources"] if record.is_file() else {}
         return {name: entry["mtime_ns"] for name, entry in made_from.items()}
-    except (OSError, msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError):
-        return {}
+    except (OSError, *UNREADABLE, KeyError, TypeError, ValueError, AttributeError):
+        return {}  # it is not part of the data: damaged or gone, it is no reason to stop
 
 
 def _refuse_difference(old: dict[str, Any], plan: Plan, workspace: Workspace, what: str) -> None:
     new = plan.to_dict()
     if old != new:
+        try:
+            lines = difference(old, new) or ["(the records differ)"]
+        except (KeyError, TypeError, AttributeError):
+            lines = ["(the record of the old plan is damaged)"]
         raise RefusedError(
             f"{workspace.output}: {what}:",
-            lines=difference(old, new) or ["(the records differ)"],
+            lines=lines,
             hint="use the same settings to resume, another -o, or --overwrite to start anew",
         )
 
@@ -177,7 +185,7 @@ def _bind(plan: Plan, workspace: Workspace) -> dict[str, int]:
 def _compare_bound(plan: Plan, workspace: Workspace) -> dict[str, int]:
     try:
         stored = msgspec.json.decode(read_file(workspace.plan), type=Bound)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise RefusedError(
             f"{workspace.plan}: damaged: {error}", hint="use --overwrite to start anew"
         ) from None

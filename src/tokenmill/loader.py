@@ -1,4 +1,8 @@
-"""Read a dataset back: tokens across files, documents by number. Trusts the manifest alone."""
+"""Read a dataset back: tokens across files, documents by number. Trusts the manifest alone.
+
+A file that is not as long as the manifest says is an error, and so is an index that leads
+nowhere; whether every byte is right only `verify` tells.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +20,10 @@ from tokenmill.config import PlanSettings
 from tokenmill.errors import UsageError, VerificationError
 from tokenmill.formats import get_format
 from tokenmill.manifest import FileEntry, Manifest, SplitEntry
+from tokenmill.verification import size_fault
 
 Array = npt.NDArray[Any]
+MOST_TOKENS = 1 << 62  # no document ends there
 
 
 def open_dataset(directory: str | os.PathLike[str]) -> Dataset:
@@ -31,6 +37,10 @@ def open_dataset(directory: str | os.PathLike[str]) -> Dataset:
     return Dataset(Path(directory), Manifest.load(path))
 
 
+def damaged(where: object, what: str) -> VerificationError:
+    return VerificationError(f"{where}: {what}", hint="`tokenmill verify` tells what is damaged")
+
+
 class Dataset(Mapping[str, "Split"]):
     """Splits by name; those without a token are not there."""
 
@@ -40,16 +50,8 @@ class Dataset(Mapping[str, "Split"]):
         self.directory = directory
         self.manifest = manifest
         self.settings = msgspec.convert(manifest.plan["settings"], PlanSettings)
+        self._entries = {entry.path: entry for entry in manifest.files}
         self._splits = {s.name: Split(self, s) for s in manifest.splits if s.tokens}
-
-    def path_of(self, name: str) -> Path:
-        """A file of the dataset. A pipe in its place would be waited for, for ever."""
-        path = self.directory / name
-        if not path.is_file():
-            raise VerificationError(
-                f"{path}: missing, or not a regular file", hint="`tokenmill verify` tells more"
-            )
-        return path
 
     def __getitem__(self, name: str) -> Split:
         return self._splits[name]
@@ -59,6 +61,21 @@ class Dataset(Mapping[str, "Split"]):
 
     def __len__(self) -> int:
         return len(self._splits)
+
+    def path_of(self, name: str) -> Path:
+        """A file of the dataset, which must be there in its full length: mapped, a shorter one
+        would kill the process."""
+        fault = size_fault(self.directory, self._entries[name])
+        if fault:
+            raise damaged(self.directory, fault)
+        return self.directory / name
+
+    def map(self, name: str, **options: Any) -> Array:
+        path = self.path_of(name)
+        try:
+            return np.memmap(path, mode="r", **options)
+        except (OSError, ValueError) as error:
+            raise damaged(path, f"cannot be read: {error}") from None
 
 
 class Split:
@@ -72,7 +89,7 @@ class Tokens:
     """All tokens of a split as one long array, memory-mapped file by file."""
 
     def __init__(self, dataset: Dataset, entry: SplitEntry) -> None:
-        self._path_of = dataset.path_of
+        self._dataset = dataset
         self._length = entry.tokens
         self.dtype = np.dtype(dataset.settings.dtype).newbyteorder("<")
         self._header = get_format(dataset.settings.format).header_bytes(dataset.settings)
@@ -88,12 +105,8 @@ class Tokens:
     def _map(self, number: int) -> Array:
         if number not in self._maps:
             file = self._files[number]
-            self._maps[number] = np.memmap(
-                self._path_of(file.path),
-                dtype=self.dtype,
-                mode="r",
-                offset=self._header,
-                shape=(file.tokens,),
+            self._maps[number] = self._dataset.map(
+                file.path, dtype=self.dtype, offset=self._header, shape=(file.tokens,)
             )
         return self._maps[number]
 
@@ -136,8 +149,7 @@ class Documents:
         self._length = entry.documents
         self._first_token = entry.first_token
         self._runs: Array | None = None
-        path = dataset.path_of(f"index/{entry.stream}.ends")
-        self._ends = np.memmap(path, dtype="<u8", mode="r")
+        self._ends = dataset.map(f"index/{entry.stream}.ends", dtype="<u8")
         self._first = self._ended_by(entry.first_token)
         if entry.first_token == 0:
             self._first = 0
@@ -165,8 +177,16 @@ class Documents:
         A document cut by the border between val and train begins before its split or ends behind.
         """
         position = self._position(index)
+        if position >= len(self._ends):
+            raise self._lost(f"document {index} is not in it")
         start = int(self._ends[position - 1]) if position else 0
-        return start - self._first_token, int(self._ends[position]) - self._first_token
+        end = int(self._ends[position])
+        if not start <= end < MOST_TOKENS:
+            raise self._lost(f"document {index} ends before it begins")
+        return start - self._first_token, end - self._first_token
+
+    def _lost(self, what: str, kind: str = "ends") -> VerificationError:
+        return damaged(self._dataset.directory / "index" / f"{self._stream}.{kind}", what)
 
     def span(self, index: int) -> tuple[int, int]:
         """First token and end of a document, counted in its split."""
@@ -180,18 +200,23 @@ class Documents:
             position += len(self._tokens)
         if not 0 <= position < len(self._tokens):
             raise IndexError(f"token {token} of {len(self._tokens)}")
-        return self._ended_by(position + self._first_token) - self._first
+        document = self._ended_by(position + self._first_token) - self._first
+        if not 0 <= document < self._length:
+            raise self._lost(f"token {token} is in none of the documents")
+        return document
 
     def source(self, index: int) -> tuple[str, int]:
         """Name of the input file and row, counted from 0, that a document was made from."""
         position = self._position(index)
         if self._runs is None:
-            path = self._dataset.path_of(f"index/{self._stream}.runs")
-            self._runs = np.memmap(path, dtype="<u8", mode="r").reshape(-1, 3)
+            self._runs = self._dataset.map(f"index/{self._stream}.runs", dtype="<u8").reshape(-1, 3)
         runs = self._runs
         at = bisect.bisect_right(range(len(runs)), position, key=lambda i: int(runs[i, 0])) - 1
         first, source, row = runs[at].tolist()
-        return str(self._dataset.manifest.sources[source]["name"]), row + position - first
+        sources = self._dataset.manifest.sources
+        if at < 0 or not first <= position or source >= len(sources):
+            raise self._lost(f"document {index} comes from no source", "runs")
+        return str(sources[source]["name"]), row + position - first
 
     def __getitem__(self, index: int) -> Array:
         start, end = self.span(index)

@@ -221,7 +221,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @classmethod
     def load(cls, path: Path) -> Manifest:
-        return cls.decode(read_file(path), str(path))
+        try:
+            content = read_file(path)
+        except FileNotFoundError as error:
+            raise VerificationError(f"{path}: cannot be read: {error.strerror}") from None
+        return cls.decode(content, str(path))
 
 
 def checksum_of_digests(digests: bytes) -> str:

@@ -17,6 +17,7 @@ from tokenmill.arrow_ipc import layout_of
 from tokenmill.arrow_large import PlainText, plain_text
 from tokenmill.config import PlanSettings, Reading, settings_to_dict
 from tokenmill.fields import column_path
+from tokenmill.parquet_footer import text_sizes
 from tokenmill.sources import Source, arrow_schema, open_parquet
 
 # Bump when the rule changes: a journal cut by another rule is then refused, not misread.
@@ -133,7 +134,7 @@ def segments_of(source: Source, reading: Reading) -> Iterator[Segment]:
     sizes: list[int] = []  # of what is cut between: row groups, record batches
     if source.kind == "parquet":
         with open_parquet(source.path) as file:
-            sizes = text_sizes(file.metadata, reading.text_column)
+            sizes = text_sizes(source.name, file.metadata, reading.text_column)
         spans = cut_row_groups(sizes)
     elif source.kind == "arrow":
         yield from _arrow_segments(source, reading.text_column)
@@ -178,16 +179,6 @@ def large_text(source: Source, number: int, text_column: str) -> PlainText | Non
         return None
     layout = layout_of(source.path, source.mtime_ns)
     return plain_text(source.path, layout, number, schema, path[0])
-
-
-def text_sizes(metadata: Any, text_column: str) -> list[int]:
-    """Uncompressed bytes of the text column in each row group."""
-    paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
-    column = paths.index(text_column)
-    return [
-        metadata.row_group(i).column(column).total_uncompressed_size
-        for i in range(metadata.num_row_groups)
-    ]
 
 
 Span = tuple[int, int, int, int]  # start, stop, text_start, text_stop

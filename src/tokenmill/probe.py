@@ -15,13 +15,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from tokenmill.batch import Batch
 from tokenmill.config import EncoderChoice
 from tokenmill.documents import read_segment
 from tokenmill.encoders import ExactEncoder
 from tokenmill.encoders.unicode_gap import shipped_gap
-from tokenmill.plan import BATCH_BYTES, Plan, Segment, segments_of, text_sizes
+from tokenmill.parquet_footer import row_counts, text_sizes
+from tokenmill.plan import BATCH_BYTES, Plan, Segment, segments_of
 from tokenmill.sources import Source, open_parquet
 from tokenmill.texts import I64, from_bytes
 from tokenmill.tokenizer import Encoding
@@ -112,9 +114,9 @@ class _Visits:
             texts: list[int] = []
             if source.kind == "parquet":
                 with open_parquet(source.path) as file:
-                    metadata = file.metadata
-                    rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
-                    texts = text_sizes(metadata, self.plan.settings.text_column)
+                    rows = row_counts(source.name, file.metadata)
+                    column = self.plan.settings.text_column
+                    texts = text_sizes(source.name, file.metadata, column)
             self.cuts[source.number] = _Cut(segments, rows, texts)
         return self.cuts[source.number]
 
@@ -254,22 +256,35 @@ def _compare_counts(source: Source, batch: Batch, offsets: I64, cut: _Cut, probe
     """Is the column token_count, where there is one, what this tokenizer gives?"""
     if source.kind != "parquet" or batch.row_count == 0:
         return
-    ends = np.cumsum(cut.group_rows)
-    first, last = np.searchsorted(
-        ends, [batch.first_row, batch.first_row + batch.row_count - 1], side="right"
-    ).tolist()
-    with open_parquet(source.path) as file:
-        if not has_counts(file.schema_arrow):
-            return
-        groups = list(range(first, last + 1))
-        column = file.read_row_groups(groups, columns=[COUNT_COLUMN]).column(0)
-    before = int(ends[first]) - cut.group_rows[first]
-    said = column.slice(batch.first_row - before, batch.row_count).to_numpy()
+    said = _said_counts(source, batch, cut)
+    if said is None:
+        return
     good = batch.rows - batch.first_row
     probe.counted_documents += len(good)
     probe.counted_differ += int(np.count_nonzero(said[good] != np.diff(offsets)))
     probe.counted_said += int(np.nansum(said[good]))
     probe.counted_found += int(offsets[-1])
+
+
+def _said_counts(source: Source, batch: Batch, cut: _Cut) -> npt.NDArray[Any] | None:
+    """The column's values for the batch; None where there is none, or it cannot be read."""
+    import pyarrow
+
+    ends = np.cumsum(cut.group_rows)
+    first, last = np.searchsorted(
+        ends, [batch.first_row, batch.first_row + batch.row_count - 1], side="right"
+    ).tolist()
+    before = int(ends[first]) - cut.group_rows[first]
+    try:
+        with open_parquet(source.path) as file:
+            if not has_counts(file.schema_arrow):
+                return None
+            groups = list(range(first, last + 1))
+            column = file.read_row_groups(groups, columns=[COUNT_COLUMN]).column(0)
+        said = column.slice(batch.first_row - before, batch.row_count).to_numpy()
+    except (OSError, ValueError, pyarrow.ArrowException):
+        return None
+    return said if len(said) == batch.row_count else None
 
 
 def has_counts(schema: Any) -> bool:

@@ -23,6 +23,7 @@ from tokenmill.arrow_ipc import Layout, Served, layout_of, open_batches
 from tokenmill.errors import InputError, SourceError
 from tokenmill.fields import check_column, field_names, has_field, listed
 from tokenmill.listing import Skipped, expand, printable, refuse_twice
+from tokenmill.parquet_footer import column_paths, row_counts
 from tokenmill.streams import open_stream
 
 Kind = Literal["parquet", "arrow", "jsonl", "text"]
@@ -201,7 +202,10 @@ def _check_magic(path: str, kind: Kind, compression: str, size: int, file: IO[by
             )
     elif compression:
         if not head.startswith(MAGIC[compression]) and not _skippable_frame(head, compression):
-            raise InputError(f"{path}: does not begin like a .{compression} file")
+            raise InputError(
+                f"{path}: does not begin like a .{compression} file",
+                hint="give it the extension of what it is, or fetch it again",
+            )
     else:
         for name, magic in (*MAGIC.items(), ("parquet", b"PAR1"), ("arrow", b"ARROW1")):
             if head.startswith(magic):
@@ -236,7 +240,6 @@ def open_parquet(path: str, metadata: Any = None, dictionary: str = "") -> Any:
 
     The column named by `dictionary` is left as one where it is stored as one.
     """
-    import pyarrow
     from pyarrow import parquet
 
     try:
@@ -246,7 +249,7 @@ def open_parquet(path: str, metadata: Any = None, dictionary: str = "") -> Any:
             read_dictionary=[dictionary] if dictionary else None,
             page_checksum_verification=True,
         )
-    except (OSError, pyarrow.ArrowException) as error:
+    except Exception as error:  # a damaged footer may be anything, a name that is no text too
         raise SourceError(
             f"{path}: the parquet footer cannot be read: {error}",
             hint="download the file again and compare its size or checksum",
@@ -255,15 +258,19 @@ def open_parquet(path: str, metadata: Any = None, dictionary: str = "") -> Any:
 
 def _check_parquet(path: str, text_column: str) -> int:
     try:
-        file = open_parquet(path)
+        with open_parquet(path) as file:
+            schema = file.schema_arrow
+            rows = sum(row_counts(path, file.metadata))
+            paths = column_paths(path, file.metadata)
     except SourceError as error:
         raise InputError(error.message, hint=error.hint) from None
-    with file:
-        check_column(path, file.schema_arrow, text_column)
-        paths = [file.metadata.schema.column(i).path for i in range(file.metadata.num_columns)]
-        if paths.count(text_column) > 1:
-            raise InputError(f"{path}: more than one column is called {text_column!r}")
-        return int(file.metadata.num_rows)
+    check_column(path, schema, text_column)
+    if paths.count(text_column) > 1:
+        raise InputError(
+            f"{path}: more than one column is called {text_column!r}",
+            hint="write the file with one of them, or choose another with --text-column",
+        )
+    return rows
 
 
 def arrow_schema(path: str, mtime_ns: int) -> Any:
@@ -297,22 +304,21 @@ def _check_jsonl(path: str, compression: str, text_column: str) -> None:
         with open_stream(path, compression) as stream:
             head = stream.read(PEEK_BYTES)
     except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error) as error:
-        raise InputError(f"{path}: cannot be decompressed: {error}") from None
+        raise InputError(
+            f"{path}: cannot be decompressed: {error}",
+            hint="the file is damaged or cut short: fetch it again and compare its size",
+        ) from None
     head = head.removeprefix(BOM)
     lines = head.split(b"\n")
     if len(head) >= PEEK_BYTES - len(BOM) and len(lines) > 1:
         lines.pop()  # cut off in the middle
-    if head.lstrip()[:1] == b"[":
+    if _is_array([line for line in lines if line.strip()]):
         raise InputError(
             f"{path}: one JSON array, not JSON lines",
             hint="write one object a line, for example with `jq -c '.[]'`",
         )
     fields: dict[str, None] = {}
-    for line in lines[:100]:
-        try:
-            row = msgspec.json.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            continue
+    for row in map(_decoded, lines[:100]):
         if isinstance(row, dict):
             if has_field(row, text_column):
                 return
@@ -322,3 +328,18 @@ def _check_jsonl(path: str, compression: str, text_column: str) -> None:
             f"{path}: no field {text_column!r} in its first rows",
             hint=f"fields are: {listed(fields)}; choose one with --text-column",
         )
+
+
+def _is_array(lines: list[bytes]) -> bool:
+    """Whether the file is one JSON array; a line that is one among others is but a bad row."""
+    if not lines or lines[0].lstrip()[:1] != b"[":
+        return False
+    return len(lines) == 1 or not isinstance(_decoded(lines[0]), list)
+
+
+def _decoded(line: bytes) -> Any:
+    """A line's JSON; None where it has none, of which the run will tell more."""
+    try:
+        return msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None

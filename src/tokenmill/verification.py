@@ -1,7 +1,8 @@
 """Is a dataset what its manifest says? Every byte of every file, in parallel.
 
 Found are: files missing, longer, shorter or changed, a damaged manifest or index, and files that
-are not ours but that the trainer's glob would pick up.
+are not part of the dataset but would be taken for it: by the trainer's glob, or since they bear a
+name of ours. run.json is about the run and not part of the data: it is not looked at.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tokenmill.config import PlanSettings, available_cores
 from tokenmill.errors import UsageError, VerificationError, printable
 from tokenmill.formats import get_format
 from tokenmill.manifest import FileEntry, Manifest, checksum_of_digests
+from tokenmill.storage import WORK
 
 READ_BYTES = 1 << 20
 TASK_BYTES = 64 << 20
@@ -46,6 +48,9 @@ def verify(directory: str | os.PathLike[str], *, threads: int | None = None) -> 
     root = Path(directory)
     path = root / "manifest.json"
     if not path.is_file():
+        if (root / "index").is_dir() and not (root / WORK).exists():
+            lost = "manifest.json: missing, although the files of a finished dataset are here"
+            return Report(problems=[lost], files=0, bytes=0, seconds=0.0)
         raise UsageError(
             f"{root}: no manifest.json, so no finished dataset",
             hint="an unfinished one is completed by the same `tokenmill prepare` command",
@@ -57,7 +62,7 @@ def verify(directory: str | os.PathLike[str], *, threads: int | None = None) -> 
     problems = _extra_files(root, manifest)
     tasks, found = _tasks(root, manifest)
     problems += found
-    sound = {entry.path for entry in manifest.files if not _size_fault(root, entry)}
+    sound = {entry.path for entry in manifest.files if not size_fault(root, entry)}
     tasks = [task for task in tasks if task.path in sound]  # a pipe would never be read to its end
     with ThreadPoolExecutor(max_workers=threads or available_cores()) as pool:
         problems += filter(None, pool.map(lambda task: _check_pieces(root, task), tasks))
@@ -70,14 +75,22 @@ def verify(directory: str | os.PathLike[str], *, threads: int | None = None) -> 
 
 
 def _extra_files(root: Path, manifest: Manifest) -> list[str]:
-    """Files that the trainer would read although they are not part of the dataset."""
+    """Files that are not part of the dataset, but that a trainer or a reader would take for it."""
     settings = msgspec.convert(manifest.plan["settings"], PlanSettings)
     patterns = get_format(settings.format).trainer_glob(settings)
     ours = {entry.path for entry in manifest.files}
-    return [
+    problems = [
         f"{printable(name)}: not part of this dataset, but the trainer would read it"
         for name in sorted(os.listdir(root))
         if name not in ours and any(fnmatch.fnmatchcase(name, p) for p in patterns)
+    ]
+    index = root / "index"
+    named = [f"index/{name}" for name in sorted(os.listdir(index))] if index.is_dir() else []
+    named += ["quarantine.jsonl"] if (root / "quarantine.jsonl").exists() else []
+    return problems + [
+        f"{name}: not part of this dataset, but bears a name of ours"
+        for name in named
+        if name not in ours
     ]
 
 
@@ -91,7 +104,7 @@ class _Task(NamedTuple):
 
 def _tasks(root: Path, manifest: Manifest) -> tuple[list[_Task], list[str]]:
     """What there is to read, and what is wrong before reading: names, sizes, the table itself."""
-    problems = [problem for entry in manifest.files if (problem := _size_fault(root, entry))]
+    problems = [problem for entry in manifest.files if (problem := size_fault(root, entry))]
     table, fault = _piece_table(root, manifest)
     if fault:
         return [], problems or [fault]
@@ -144,7 +157,8 @@ def _digest_of(path: Path) -> bytes | None:
         return None
 
 
-def _size_fault(root: Path, entry: FileEntry) -> str:
+def size_fault(root: Path, entry: FileEntry) -> str:
+    """What is wrong with a file before it is read; '' when nothing is."""
     try:
         found = os.stat(root / entry.path)
     except FileNotFoundError:

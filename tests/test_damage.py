@@ -1,0 +1,275 @@
+"""Damage, small and exact: what R8 and R9 of the scorecard found by trying everything."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from conftest import token_bytes, write_jsonl, write_parquet
+from conftest import tokenmill as command
+
+import tokenmill
+from tokenmill import documents
+from tokenmill.errors import InputError, RefusedError, SourceError, VerificationError
+from tokenmill.estimate import make_estimate
+from tokenmill.manifest import Manifest
+from tokenmill.options import make_options
+from tokenmill.pipeline import make_plan
+
+# --- parquet ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", ["DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"])
+def test_parquet_with_delta_encodings_is_read(
+    encoding: str, texts: list[str], tmp_path: Path
+) -> None:
+    """pyarrow cannot read these as dictionaries, which is how small row groups are read."""
+    write_parquet(tmp_path / "plain.parquet", texts)
+    write_parquet(
+        tmp_path / "delta.parquet",
+        texts,
+        use_dictionary=False,
+        column_encoding={"text": encoding},
+        data_page_version="2.0",
+    )
+    for name in ("plain", "delta"):
+        tokenmill.prepare(tmp_path / f"{name}.parquet", tmp_path / name, val="none", workers=0)
+    assert token_bytes(tmp_path / "delta") == token_bytes(tmp_path / "plain")
+
+
+# In a child: what is looked for is an abort of the whole process.
+FLIP_FOOTER = """
+import sys
+from pathlib import Path
+from tokenmill.errors import InputError, SourceError
+from tokenmill.estimate import _known_nulls
+from tokenmill.config import Reading
+from tokenmill.plan import segments_of
+from tokenmill.sources import find_sources, open_parquet
+path = Path(sys.argv[1])
+content = path.read_bytes()
+footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+told = set()
+for at in range(footer, len(content) - 8):
+    for bit in range(8):
+        changed = bytearray(content)
+        changed[at] ^= 1 << bit
+        path.write_bytes(changed)
+        try:
+            list(segments_of(find_sources([path], "text").sources[0], Reading("text")))
+            with open_parquet(str(path)) as file:
+                _known_nulls(path.name, file.metadata, "text")
+        except (InputError, SourceError) as error:
+            assert path.name in error.message and error.hint, error.message
+            told.add(error.message)
+print("\\n".join(told))
+"""
+
+
+def test_no_flipped_bit_of_a_parquet_footer_ends_the_process(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    table = pyarrow.table({"text": ["some text", "more"] * 5})
+    pyarrow.parquet.write_table(table, path, row_group_size=5, store_schema=False)
+    child = subprocess.run(
+        [sys.executable, "-c", FLIP_FOOTER, path], capture_output=True, text=True, timeout=120
+    )
+    assert child.returncode == 0, child.stderr[-2000:]
+    assert "histogram size mismatch" in child.stdout, "pyarrow no longer aborts? then simplify"
+    assert "row group 1: what the footer says of column 'text' cannot be" in child.stdout
+    assert "rows, its footer counts 10" in child.stdout
+    assert "bytes of FLOAT" in child.stdout
+
+
+def test_a_damaged_column_of_counts_is_not_used_by_plan(tmp_path: Path) -> None:
+    """`prepare` does not read it, so it is no error either."""
+    path = tmp_path / "x.parquet"
+    table = pyarrow.table({"text": ["some text"] * 90, "token_count": range(90)})
+    options = {"use_dictionary": False, "compression": "none", "write_page_checksum": True}
+    pyarrow.parquet.write_table(table, path, **options)
+    content = bytearray(path.read_bytes())
+    content[content.find((77).to_bytes(8, "little"))] ^= 1
+    path.write_bytes(content)
+    prepared = make_plan(path, tmp_path / "o", make_options({"workers": 0}))
+    assert not make_estimate(prepared, probe_seconds=0.05).tokens_exact
+    tokenmill.prepare(path, tmp_path / "o", workers=0)
+
+
+def test_a_row_group_with_fewer_rows_than_its_footer_counts_is_named(
+    texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_parquet(tmp_path / "x.parquet", texts[:50], rows=20)
+    whole = documents._dictionaries
+
+    def short(file: Any, group: int, text_column: str, parts: tuple[str, ...]) -> Any:
+        for column in whole(file, group, text_column, parts):
+            yield column.slice(0, len(column) - (group == 1))
+
+    monkeypatch.setattr(documents, "_dictionaries", short)
+    with pytest.raises(SourceError, match=r"row group 1 \(rows 20 to 39\).*it has 19 rows"):
+        tokenmill.prepare(path, tmp_path / "o", workers=0)
+
+
+# --- JSON lines ------------------------------------------------------------------------------
+
+
+def test_a_first_line_that_is_nested_too_deeply_is_a_bad_row(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"z": ' + b"[" * 100_000 + b'\n{"text": "a"}\n')
+    result = tokenmill.prepare(path, tmp_path / "o", workers=0, on_bad_row="quarantine")
+    assert (result.manifest.counts["documents"], result.manifest.counts["quarantined"]) == (1, 1)
+
+
+def test_a_first_line_that_is_an_array_is_a_bad_row_and_not_the_whole_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'[1, 2]\n{"text": "a"}\n')
+    result = tokenmill.prepare(path, tmp_path / "o", workers=0, on_bad_row="quarantine")
+    assert (result.manifest.counts["documents"], result.manifest.counts["quarantined"]) == (1, 1)
+    for array in (b'[{"text": "a"}]', b'[\n{"text": "a"},\n{"text": "b"}\n]', b'[{"text": "a"},\n'):
+        path.write_bytes(array)
+        with pytest.raises(InputError, match="one JSON array"):
+            tokenmill.prepare(path, tmp_path / "p", workers=0)
+
+
+def test_what_cannot_be_decompressed_comes_with_a_hint(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "x.jsonl.gz", ["a"])
+    for content in (path.read_bytes()[:-4], b"no gzip"):
+        path.write_bytes(content)
+        with pytest.raises(InputError) as error:
+            tokenmill.prepare(path, tmp_path / "o", workers=0)
+        assert error.value.hint
+
+
+# --- a finished dataset ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def dataset(tmp_path: Path, texts: list[str]) -> Path:
+    inputs = [write_jsonl(tmp_path / "a.jsonl", texts[:40]), tmp_path / "b.jsonl"]
+    inputs[1].write_text('{"text": "good"}\n{"text": null}\n')
+    tokenmill.prepare(inputs, tmp_path / "o", workers=0, val=0.2, on_bad_row="quarantine")
+    return tmp_path / "o"
+
+
+@pytest.mark.parametrize("name", ["train.bin", "index/train.ends", "index/train.runs"])
+def test_the_loader_says_which_file_is_short_or_gone(name: str, dataset: Path) -> None:
+    content = (dataset / name).read_bytes()
+    for damaged in (content[:-1], content[: len(content) // 2], b"", content + b"\0", None):
+        if damaged is None:
+            (dataset / name).unlink()
+        else:
+            (dataset / name).write_bytes(damaged)
+        with pytest.raises(VerificationError, match=f"{name}: ") as error:
+            read_some(dataset)
+        assert "verify" in error.value.hint
+
+
+def read_some(dataset: Path) -> None:
+    split = tokenmill.open_dataset(dataset)["train"]
+    split.tokens[:]
+    split.documents.source(0)
+
+
+def test_the_loader_follows_no_index_that_leads_nowhere(dataset: Path) -> None:
+    for name in ("index/train.ends", "index/train.runs"):
+        content = bytearray((dataset / name).read_bytes())
+        content[:24] = b"\xff" * 24
+        (dataset / name).write_bytes(content)
+    documents = tokenmill.open_dataset(dataset)["train"].documents
+    with pytest.raises(VerificationError, match="document 0 ends before it begins"):
+        documents[0]
+    with pytest.raises(VerificationError, match="document 0 comes from no source"):
+        documents.source(0)
+    with pytest.raises(VerificationError, match="end before they begin"):
+        tokenmill.inspect(dataset)
+
+
+def test_inspect_of_a_damaged_index_is_an_error_of_ours(dataset: Path) -> None:
+    for damage in ("cut", "gone"):
+        path = dataset / "index/train.ends"
+        path.write_bytes(path.read_bytes()[:-5]) if damage == "cut" else path.unlink()
+        done = command("inspect", dataset)
+        assert done.returncode == 3
+        assert "index/train.ends" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_a_stray_file_that_bears_a_name_of_ours_is_found(dataset: Path) -> None:
+    (dataset / "notes.txt").write_text("none of our business")
+    (dataset / ".hidden").write_text("nor this")
+    assert tokenmill.verify(dataset).ok
+    (dataset / "index/more").write_text("x")
+    (problem,) = tokenmill.verify(dataset).problems
+    assert problem.startswith("index/more: not part of this dataset")
+
+
+def test_a_stray_quarantine_is_found(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", ["a", "b"])
+    tokenmill.prepare(path, tmp_path / "o", workers=0, val="none")
+    (tmp_path / "o/quarantine.jsonl").write_text("")
+    (problem,) = tokenmill.verify(tmp_path / "o").problems
+    assert problem.startswith("quarantine.jsonl: ")
+
+
+def test_a_dataset_that_lost_its_manifest_is_damaged(dataset: Path) -> None:
+    (dataset / "manifest.json").unlink()
+    done = command("verify", dataset)
+    assert done.returncode == 3
+    assert "manifest.json: missing" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b'"sources"',
+        b'{"sources": []}',
+        b'{"sources": {"a.jsonl": 1}}',
+        b'{"sources": {"a.jsonl": {"mtime_ns": "soon"}}}',
+        b'{"finished": [1], "tokenizer": {}, "sources": "\xff"}',
+        b"[" * 100_000,
+    ],
+    ids=lambda content: content[:40].decode(errors="replace"),
+)
+def test_whatever_is_in_run_json_stops_nothing(
+    content: bytes, dataset: Path, tmp_path: Path
+) -> None:
+    (dataset / "run.json").write_bytes(content)
+    assert tokenmill.verify(dataset).ok
+    assert tokenmill.inspect(dataset).counts["quarantined"] == 1
+    assert tokenmill.inspect_document(dataset, document=0).source == "a.jsonl"
+    inputs = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    again = tokenmill.prepare(inputs, dataset, workers=0, val=0.2, on_bad_row="quarantine")
+    assert again.already_done
+
+
+def test_a_damaged_plan_of_an_unfinished_job_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"text": "a"}\n{oops\n')
+    with pytest.raises(tokenmill.TokenmillError, match="row 1"):
+        tokenmill.prepare(path, tmp_path / "o", workers=0)
+    plan = tmp_path / "o/.tokenmill/plan.json"
+    stored = json.loads(plan.read_bytes())
+    damaged = [b"", b"{", b"[]", b"{}", b'{"plan": "\xff"}', b'{"plan": {}, "mtimes": {}}']
+    del stored["plan"]["settings"]
+    for content in (*damaged, json.dumps(stored).encode()):
+        plan.write_bytes(content)
+        with pytest.raises(RefusedError, match="damaged"):
+            tokenmill.prepare(path, tmp_path / "o", workers=0)
+    result = tokenmill.prepare(
+        path, tmp_path / "o", workers=0, overwrite=True, on_bad_row="quarantine"
+    )
+    assert result.manifest.counts["quarantined"] == 1
+
+
+def test_a_manifest_that_cannot_be_read_is_said_to_be(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").mkdir()
+    with pytest.raises(VerificationError, match=r"manifest.json: cannot be read"):
+        Manifest.load(tmp_path / "manifest.json")
