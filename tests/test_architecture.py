@@ -15,11 +15,12 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # In the order of the data. A module imports only what stands above it.
 ORDER = [
-    "errors", "config", "tokenizer", "vocabulary_files", "texts", "encoders.gap_tables",
+    "errors", "config", "memory", "tokenizer", "vocabulary_files", "texts", "encoders.gap_tables",
     "encoders.unicode_gap", "encoders.arrays", "encoders.cuts", "encoders.fast",
     "encoders.reference", "encoders.exact", "encoders.decoding", "encoders", "streams",
-    "arrow_ipc", "arrow_large", "fields", "listing", "sources", "plan", "separators", "batch",
-    "columns", "text_batches", "text_files", "documents", "pack", "formats.base",
+    "arrow_ipc", "arrow_large", "parquet_pages", "fields", "json_condensed", "listing", "sources",
+    "plan", "separators", "batch",
+    "columns", "text_batches", "text_files", "json_lines", "documents", "pack", "formats.base",
     "formats.nanogpt", "formats.llmc", "formats", "storage", "gap_cache", "manifest",
     "engines.badrows", "engines.encoded", "engines.unit", "engines.hunt", "engines.frontier",
     "engines.segments", "engines.books", "engines.observer", "engines.messages", "engines.worker",

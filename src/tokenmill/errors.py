@@ -2,7 +2,8 @@
 
     TokenmillError                 exit 1   base: what, where, why, and what to do (the hint)
     ├── UsageError                 exit 2   an option or a value that cannot be
-    │   └── InputError             exit 2   an input that cannot be read as what it claims to be
+    │   ├── InputError             exit 2   an input that cannot be read as what it claims to be
+    │   └── TooLargeError          exit 2   a value or document that --memory does not hold
     ├── RefusedError               exit 2   we could, but it would destroy or mix something
     ├── BadRowError                exit 1   a row that is not text (file, row, reason)
     ├── SourceError                exit 1   an input that broke or changed while it was read
@@ -47,6 +48,10 @@ class UsageError(TokenmillError):
 
 
 class InputError(UsageError):
+    pass
+
+
+class TooLargeError(UsageError):
     pass
 
 
@@ -109,6 +114,7 @@ _BY_NAME: dict[str, type[TokenmillError]] = {
     for cls in (
         UsageError,
         InputError,
+        TooLargeError,
         RefusedError,
         BadRowError,
         SourceError,

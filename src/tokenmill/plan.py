@@ -20,7 +20,7 @@ from tokenmill.fields import column_path
 from tokenmill.sources import Source, arrow_schema, open_parquet
 
 # Bump when the rule changes: a journal cut by another rule is then refused, not misread.
-CUT_RULE = 2
+CUT_RULE = 3
 # A segment is worth some 16 MB of text: a lost one costs a tenth of a second.
 SEGMENT_BYTES = 16 << 20
 # A segment that turns out longer (compressed file, giant row group) is a chain of units this big.
@@ -178,10 +178,15 @@ def large_text(source: Source, number: int, text_column: str) -> PlainText | Non
     return plain_text(source.path, layout, number, schema, path[0])
 
 
+def column_index(metadata: Any, text_column: str) -> int:
+    """The text column's number among a parquet file's leaves."""
+    paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
+    return paths.index(text_column)
+
+
 def text_sizes(metadata: Any, text_column: str) -> list[int]:
     """Uncompressed bytes of the text column in each row group."""
-    paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
-    column = paths.index(text_column)
+    column = column_index(metadata, text_column)
     return [
         metadata.row_group(i).column(column).total_uncompressed_size
         for i in range(metadata.num_row_groups)

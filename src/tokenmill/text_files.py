@@ -22,11 +22,13 @@ from tokenmill.batch import Alive, BadRow, Batch, Fragment
 from tokenmill.config import Reading
 from tokenmill.encoders.cuts import BEHIND_BYTES, LETTER_BYTES, next_cut
 from tokenmill.errors import SourceError
-from tokenmill.plan import BATCH_BYTES, TEXT_WINDOW, Segment
+from tokenmill.memory import NO_LIMIT, READ_FACTOR, WORDS_FACTOR, Room
+from tokenmill.plan import BATCH_BYTES, SEGMENT_BYTES, TEXT_WINDOW, Segment
 from tokenmill.separators import BLOCK_BYTES, Separator, separator_of
 from tokenmill.sources import Source
 from tokenmill.streams import open_stream
 from tokenmill.text_batches import (
+    KEPT_BYTES,
     LONG_BYTES,
     bad_batch,
     fragments,
@@ -36,7 +38,7 @@ from tokenmill.text_batches import (
 )
 from tokenmill.texts import I64, utf8_fault
 
-KEPT_BYTES = 1 << 20  # of a long bad document
+RANGE_BYTES = SEGMENT_BYTES + 2 * TEXT_WINDOW  # longer only where a document is not cut
 SCAN_BYTES = 1 << 20  # small enough to stay in the cache between reading and checking
 
 
@@ -66,18 +68,30 @@ def _known(path: str, mtime_ns: int, reading: Reading) -> _Known:
     return _Known()
 
 
-def read_text(source: Source, segment: Segment, reading: Reading, alive: Alive) -> Iterator[Batch]:
+def read_text(
+    source: Source, segment: Segment, reading: Reading, alive: Alive, room: Room = NO_LIMIT
+) -> Iterator[Batch]:
+    room.leave()
     try:
         if source.compression:
-            yield from _Stream(source, reading, alive).batches()
+            yield from _Stream(source, reading, alive, room).batches()
         else:
-            with _Range(source, segment, reading, alive) as text:
+            with _Range(source, segment, reading, alive, room) as text:
                 yield from text.batches()
     except (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError) as error:
         raise SourceError(
             f"{source.name}: cannot be read: {error}",
             hint="the file is damaged or cut short: fetch it again and compare its size",
         ) from None
+
+
+def _uncut_need(room: Room, reading: Reading, size: int) -> int:
+    """Memory for so much text that is read, and at worst encoded, as one document."""
+    return (READ_FACTOR + (WORDS_FACTOR if reading.may_cut else room.whole_factor)) * size
+
+
+def _uncut(size: int) -> str:
+    return f"a document, or a part of one, of {size:,} bytes that may not be cut for encoding"
 
 
 def documents_before(source: Source, segment: Segment, reading: Reading) -> int:
@@ -100,8 +114,16 @@ def long_document(source: Source, segment: Segment, reading: Reading, position: 
 
 
 class _Range:
-    def __init__(self, source: Source, segment: Segment, reading: Reading, alive: Alive) -> None:
+    def __init__(
+        self,
+        source: Source,
+        segment: Segment,
+        reading: Reading,
+        alive: Alive,
+        room: Room = NO_LIMIT,
+    ) -> None:
         self.source, self.segment, self.reading, self.alive = source, segment, reading, alive
+        self.room = room
         self.separator = separator_of(reading.separator)
         self.known = _known(source.path, source.mtime_ns, reading)
         self.size = source.size
@@ -126,6 +148,10 @@ class _Range:
     def batches(self) -> Iterator[Batch]:
         begin, end = self.boundary(self.segment.start), self.boundary(self.segment.stop)
         if begin.position < end.position:
+            size = end.position - begin.position
+            if size > RANGE_BYTES:
+                where = f"{self.source.name}: from byte {begin.position} on"
+                self.room.take(_uncut_need(self.room, self.reading, size), where, _uncut(size))
             data = self.read(begin.position, end.position)
             yield from self._documents(data, begin, end)
         elif self.size == 0 and self.separator is None:
@@ -275,8 +301,8 @@ class _Range:
 class _Stream:
     """One chain from the first byte to the last: where a document ends only reading tells."""
 
-    def __init__(self, source: Source, reading: Reading, alive: Alive) -> None:
-        self.source, self.reading, self.alive = source, reading, alive
+    def __init__(self, source: Source, reading: Reading, alive: Alive, room: Room) -> None:
+        self.source, self.reading, self.alive, self.room = source, reading, alive, room
         self.separator = separator_of(reading.separator)
         self.row = 0
         self.base = 0  # place of the first byte of `text`
@@ -304,6 +330,18 @@ class _Stream:
                 yield from self._complete(found, self.separator.length)
         if self.reading.may_cut and len(self.text) > LONG_BYTES:
             yield from self._cut_off()
+        self._take_room()
+
+    def _take_room(self) -> None:
+        """For the text whose end, or a place to cut it, has not come; by how long it will be."""
+        held = len(self.text)
+        if held > LONG_BYTES and _uncut_need(self.room, self.reading, held) > self.room.most(1):
+            where = f"{self.source.name}: from byte {self.base} of the decompressed text on"
+            for start, _, _, length, _ in _scan(self.source, self.separator, self.alive):
+                if start == self.document:
+                    size = max(held, start + length - self.base)
+                    need = _uncut_need(self.room, self.reading, size)
+                    self.room.take(need, where, _uncut(size))
 
     def _complete(self, found: I64, length: int) -> Iterator[Batch]:
         """The documents that end in what has been read."""

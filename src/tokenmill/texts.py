@@ -58,7 +58,7 @@ class Texts(NamedTuple):
             start = stop
 
 
-def from_bytes(documents: Iterable[bytes]) -> Texts:
+def from_bytes(documents: Iterable[bytes | bytearray | memoryview]) -> Texts:
     documents = list(documents)
     offsets = np.zeros(len(documents) + 1, np.int64)
     np.cumsum([len(document) for document in documents], out=offsets[1:])
@@ -95,6 +95,24 @@ def positions_of(data: U8, byte: int) -> I64:
     if not contains_byte(data, byte):
         return np.zeros(0, np.int64)
     return np.flatnonzero(data == byte)
+
+
+def longest_word(data: U8) -> int:
+    """The longest stretch of text without, or of nothing but, white space; by blocks."""
+    block = 1 << 20
+    longest = begin = 0
+    last = None
+    for start in range(0, len(data), block):
+        white = data[start : start + block] <= 32
+        changes = np.flatnonzero(white[1:] != white[:-1]) + 1 + start
+        if last is not None and last != bool(white[0]):
+            changes = np.concatenate((np.array([start], np.int64), changes))
+        if len(changes):
+            inner = int(np.diff(changes).max(initial=0))
+            longest = max(longest, int(changes[0]) - begin, inner)
+            begin = int(changes[-1])
+        last = bool(white[-1])
+    return max(longest, len(data) - begin)
 
 
 def count_strings(texts: Texts, strings: Iterable[bytes]) -> int:
