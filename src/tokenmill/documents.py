@@ -149,6 +149,7 @@ def _take_room(
         factor * largest.size,
         f"{source.name}: row group {group}",
         f"{what} is {largest.size:,} bytes, which can only be read whole",
+        held=PARQUET_FACTOR * largest.size,
     )
 
 
@@ -244,7 +245,7 @@ def _take_value_room(
     """Room for one large value, read by itself."""
     factor = READ_FACTOR + (0 if reading.may_cut else room.whole_factor)
     what = f"row {first + row} is {size:,} bytes, which can only be read whole"
-    room.take(factor * size, where, what)
+    room.take(factor * size, where, what, held=READ_FACTOR * size)
 
 
 def _arrow_columns(

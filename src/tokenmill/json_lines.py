@@ -10,7 +10,7 @@ import functools
 import hashlib
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 import msgspec
@@ -21,7 +21,7 @@ from tokenmill.config import Reading
 from tokenmill.errors import SourceError
 from tokenmill.fields import row_fault, text_decoder
 from tokenmill.json_condensed import HEAD_BYTES, PART_BYTES, Condensed, LongString, decode_string
-from tokenmill.memory import NO_LIMIT, WORDS_FACTOR, Room
+from tokenmill.memory import NO_LIMIT, READ_FACTOR, Room
 from tokenmill.plan import BATCH_BYTES, Segment
 from tokenmill.sources import BOM, Source
 from tokenmill.streams import open_stream
@@ -33,10 +33,11 @@ from tokenmill.text_batches import (
     fragments_of,
     sizes_of_fragments,
 )
-from tokenmill.texts import Texts, from_bytes
+from tokenmill.texts import Texts, from_bytes, longest_word
 
 LONG_LINE_BYTES = LONG_BYTES
 STRUCTURE_FACTOR = 6  # of a long line, what is not inside long strings: held, and decoded
+Parts = Callable[[], Iterator[bytes]]  # of one text, from its beginning
 FAULTS = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 
@@ -97,6 +98,7 @@ class _Lines:
 
     def _long(self, line: LongLine, offset: int) -> Iterator[Batch]:
         begin = offset
+        self.room.leave()
         if offset == 0 and line.beginning.startswith(BOM):
             begin, line.beginning = len(BOM), line.beginning[len(BOM) :]
         # A name that is kept whole is decoded as ever.
@@ -139,10 +141,15 @@ class _Lines:
                 f"a line with more than {kept:,} bytes beside its long strings",
             )
 
-    def _limit_uncut(self, size: int, uncut: int) -> None:
-        if uncut > self.room.most(WORDS_FACTOR):
-            what = f"a document of {size:,} bytes, of which {uncut:,} have no place to be cut"
-            self.room.take(WORDS_FACTOR * size, self._where(), what)
+    def _limit_uncut(self, size: int, parts: Parts, uncut: int) -> None:
+        """Refuse what would be held because there is no place to cut it."""
+        if READ_FACTOR * uncut + self.room.whole_need(uncut) > self.room.most(1):
+            self._take_room(size, parts, f"of which {uncut:,} have no place to be cut")
+
+    def _take_room(self, size: int, parts: Parts, why: str) -> None:
+        need = READ_FACTOR * size + self.room.whole_need(size, longest_word(parts()))
+        what = f"a document of {size:,} bytes, {why}"
+        self.room.take(need, self._where(), what, held=READ_FACTOR * size)
 
     def _documents(
         self, text: bytes, string: LongString | None, begin: int, offset: int
@@ -165,14 +172,13 @@ class _Lines:
                 yield batch._replace(stands_for=length, line_count=lines)
                 batch, lines = empty_batch(self.row + 1), 0
         elif cut:
-            limit = functools.partial(self._limit_uncut, size)
+            limit = functools.partial(self._limit_uncut, size, parts)
             for batch in fragments_of(parts(), self.row, offset, limit):
                 yield batch._replace(line_count=lines)
                 lines = 0
         else:
             if size > LONG_BYTES:
-                what = f"a document of {size:,} bytes, which may not be cut for encoding"
-                self.room.take(self.room.whole_factor * size, self._where(), what)
+                self._take_room(size, parts, "which may not be cut for encoding")
             texts = Texts(_joined(parts(), size), np.array([0, size], np.int64))
             row, place = np.array([self.row], np.int64), np.array([offset], np.int64)
             yield Batch(texts, row, place, [], self.row, 1, 1)

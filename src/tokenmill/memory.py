@@ -13,6 +13,7 @@ from collections.abc import Callable
 from tokenmill.config import COORDINATOR_BYTES, WORKER_FLOOR_BYTES
 from tokenmill.errors import TooLargeError
 
+LONG_WORD_BYTES = 1 << 20  # what the encoder takes for shorter ones is in every worker's share
 STEP_BYTES = 10_000_000  # the memory that is asked for is rounded up to this
 
 # Measured, in bytes of memory for a byte of text (docs/log.md).
@@ -34,11 +35,13 @@ class Room:
         share: int = 0,
         workers: int = 1,
         whole_factor: int = WORDS_FACTOR,
+        unbroken_factor: int = UNBROKEN_FACTORS["tiktoken"],
         relieve: Callable[[int], None] | None = None,
     ) -> None:
         self.share = share
         self.workers = max(1, workers)  # as many as there would be with more memory
         self.whole_factor = whole_factor  # of a document that may not be cut
+        self.unbroken_factor = unbroken_factor  # of a word in it, beside that
         self._relieve = relieve
         self.held = 0  # what is being read takes so much already
 
@@ -52,16 +55,22 @@ class Room:
             return 1 << 62
         return max(0, self.share - WORKER_FLOOR_BYTES) // factor
 
-    def take(self, need: int, where: str, what: str) -> None:
+    def whole_need(self, size: int, word: int = 0) -> int:
+        """What it takes to encode so much text at once, its longest word being that long."""
+        unbroken = self.unbroken_factor * word if word > LONG_WORD_BYTES else 0
+        return self.whole_factor * size + unbroken
+
+    def take(self, need: int, where: str, what: str, *, held: int | None = None) -> None:
         """Make room for `need` bytes; refuse where there can be none.
 
-        `where` and `what` say which thing it is, and how large. It counts as held from now on.
+        `where` and `what` say which thing it is, and how large. It counts as held from now on,
+        or as much of it as is held while documents are encoded.
         """
         if not self.share:
             return
         if need > self.most(1):
             raise self._refusal(need, where, what)
-        self.held = need
+        self.held = need if held is None else held
         if self._relieve is not None:
             self._relieve(need)
 

@@ -22,7 +22,7 @@ from tokenmill.batch import Alive, BadRow, Batch, Fragment
 from tokenmill.config import Reading
 from tokenmill.encoders.cuts import BEHIND_BYTES, LETTER_BYTES, next_cut
 from tokenmill.errors import SourceError
-from tokenmill.memory import NO_LIMIT, READ_FACTOR, WORDS_FACTOR, Room
+from tokenmill.memory import NO_LIMIT, READ_FACTOR, Room
 from tokenmill.plan import BATCH_BYTES, SEGMENT_BYTES, TEXT_WINDOW, Segment
 from tokenmill.separators import BLOCK_BYTES, Separator, separator_of
 from tokenmill.sources import Source
@@ -36,7 +36,7 @@ from tokenmill.text_batches import (
     whole_documents,
     whole_letters,
 )
-from tokenmill.texts import I64, utf8_fault
+from tokenmill.texts import I64, longest_word, utf8_fault
 
 RANGE_BYTES = SEGMENT_BYTES + 2 * TEXT_WINDOW  # longer only where a document is not cut
 SCAN_BYTES = 1 << 20  # small enough to stay in the cache between reading and checking
@@ -85,13 +85,11 @@ def read_text(
         ) from None
 
 
-def _uncut_need(room: Room, reading: Reading, size: int) -> int:
-    """Memory for so much text that is read, and at worst encoded, as one document."""
-    return (READ_FACTOR + (WORDS_FACTOR if reading.may_cut else room.whole_factor)) * size
-
-
-def _uncut(size: int) -> str:
-    return f"a document, or a part of one, of {size:,} bytes that may not be cut for encoding"
+def _take_uncut(room: Room, where: str, size: int, blocks: Iterator[bytes]) -> None:
+    """Room for so much text that is read, and encoded, as one document."""
+    need = READ_FACTOR * size + room.whole_need(size, longest_word(blocks))
+    what = f"a document, or a part of one, of {size:,} bytes that may not be cut for encoding"
+    room.take(need, where, what, held=READ_FACTOR * size)
 
 
 def documents_before(source: Source, segment: Segment, reading: Reading) -> int:
@@ -151,7 +149,9 @@ class _Range:
             size = end.position - begin.position
             if size > RANGE_BYTES:
                 where = f"{self.source.name}: from byte {begin.position} on"
-                self.room.take(_uncut_need(self.room, self.reading, size), where, _uncut(size))
+                steps = range(begin.position, end.position, BLOCK_BYTES)
+                blocks = (self.read(at, min(at + BLOCK_BYTES, end.position)) for at in steps)
+                _take_uncut(self.room, where, size, blocks)
             data = self.read(begin.position, end.position)
             yield from self._documents(data, begin, end)
         elif self.size == 0 and self.separator is None:
@@ -209,29 +209,29 @@ class _Range:
     # --- what stands between -----------------------------------------------------------------
 
     def _documents(self, data: bytes, begin: Boundary, end: Boundary) -> Iterator[Batch]:
-        if self.separator is None:
-            found, length = np.zeros(0, np.int64), 0
+        base, start, row = begin.position, 0, 0
+        separator = self.separator
+        for found in separator.blocks(data) if separator else ():
+            if separator is None or len(found) == 0:
+                continue
+            starts = np.concatenate((np.array([start], np.int64), found[:-1] + separator.length))
+            stops = found
+            if start == 0 and not begin.at_document:
+                piece = data[: int(stops[0])]
+                yield from self._fragments(piece, base, 0, Fragment(False, True))
+                row, starts, stops = 1, starts[1:], stops[1:]
+            yield from self._whole(data, base, starts, stops, row)
+            row += len(starts)
+            start = int(found[-1]) + separator.length
+        if 0 < start == len(data) and end.at_document:
+            return  # a separator at the end begins no document
+        first = begin.at_document or start > 0
+        if first and end.at_document:
+            rest = np.array([[start], [len(data)]], np.int64)
+            yield from self._whole(data, base, rest[0], rest[1], row)
         else:
-            found, length = self.separator.find_all(data), self.separator.length
-        starts = np.concatenate((np.zeros(1, np.int64), found + length))
-        stops = np.concatenate((found, np.array([len(data)], np.int64)))
-        if end.at_document and len(found) and starts[-1] == len(data):
-            starts, stops = starts[:-1], stops[:-1]  # a separator at the end begins no document
-        row, first, last = 0, 0, len(starts)
-        if not begin.at_document:
-            ended = end.at_document or last > 1
-            piece = data[: stops[0]]
-            yield from self._fragments(piece, begin.position, 0, Fragment(False, ended))
-            row, first = int(ended), 1
-        cut_off = not end.at_document and last > first
-        whole = slice(first, last - cut_off)
-        yield from self._whole(data, begin.position, starts[whole], stops[whole], row)
-        if cut_off:
-            start = int(starts[-1])
-            at_row = row + (whole.stop - whole.start)
-            yield from self._fragments(
-                data[start:], begin.position + start, at_row, Fragment(True, False)
-            )
+            fragment = Fragment(first, end.at_document)
+            yield from self._fragments(data[start:], base + start, row, fragment)
 
     def _whole(self, data: bytes, base: int, starts: I64, stops: I64, row: int) -> Iterator[Batch]:
         done, separator = 0, self.reading.separator or b""
@@ -314,7 +314,8 @@ class _Stream:
 
     def batches(self) -> Iterator[Batch]:
         with open_stream(self.source.path, self.source.compression) as stream:
-            while block := stream.read(BLOCK_BYTES):
+            size = self.separator.block_bytes if self.separator else BLOCK_BYTES
+            while block := stream.read(size):
                 yield from self._add(block)
         if self.text or self.begun or self.separator is None:
             yield from self._end(bytes(self.text))
@@ -335,13 +336,15 @@ class _Stream:
     def _take_room(self) -> None:
         """For the text whose end, or a place to cut it, has not come; by how long it will be."""
         held = len(self.text)
-        if held > LONG_BYTES and _uncut_need(self.room, self.reading, held) > self.room.most(1):
+        if held > LONG_BYTES and held * READ_FACTOR + self.room.whole_need(held) > self.room.most(
+            1
+        ):
             where = f"{self.source.name}: from byte {self.base} of the decompressed text on"
             for start, _, _, length, _ in _scan(self.source, self.separator, self.alive):
                 if start == self.document:
-                    size = max(held, start + length - self.base)
-                    need = _uncut_need(self.room, self.reading, size)
-                    self.room.take(need, where, _uncut(size))
+                    stop = max(self.base + held, start + length)
+                    blocks = _decompressed(self.source, self.base, stop)
+                    _take_uncut(self.room, where, stop - self.base, blocks)
 
     def _complete(self, found: I64, length: int) -> Iterator[Batch]:
         """The documents that end in what has been read."""
@@ -407,6 +410,15 @@ class _Stream:
             if start == wanted:
                 return BadRow(self.row, -1, fault, kept, length, digest)
         raise EOFError("it is shorter than it was")
+
+
+def _decompressed(source: Source, start: int, stop: int) -> Iterator[bytes]:
+    """[start, stop) of a compressed file's text."""
+    at = 0
+    with open_stream(source.path, source.compression) as stream:
+        while at < stop and (block := stream.read(BLOCK_BYTES)):
+            yield block[max(0, start - at) : stop - at]
+            at += len(block)
 
 
 def _scan(

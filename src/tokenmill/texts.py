@@ -97,22 +97,23 @@ def positions_of(data: U8, byte: int) -> I64:
     return np.flatnonzero(data == byte)
 
 
-def longest_word(data: U8) -> int:
-    """The longest stretch of text without, or of nothing but, white space; by blocks."""
-    block = 1 << 20
-    longest = begin = 0
+def longest_word(blocks: Iterable[bytes | U8]) -> int:
+    """The longest stretch of a text that is all, or nowhere, white space; it comes in blocks."""
+    longest = begin = at = 0
     last = None
-    for start in range(0, len(data), block):
-        white = data[start : start + block] <= 32
-        changes = np.flatnonzero(white[1:] != white[:-1]) + 1 + start
+    for block in blocks:
+        white = np.frombuffer(block, np.uint8) <= 32
+        if len(white) == 0:
+            continue
+        changes = np.flatnonzero(white[1:] != white[:-1]) + (1 + at)
         if last is not None and last != bool(white[0]):
-            changes = np.concatenate((np.array([start], np.int64), changes))
+            changes = np.concatenate((np.array([at], np.int64), changes))
         if len(changes):
-            inner = int(np.diff(changes).max(initial=0))
-            longest = max(longest, int(changes[0]) - begin, inner)
+            longest = max(longest, int(changes[0]) - begin, int(np.diff(changes).max(initial=0)))
             begin = int(changes[-1])
         last = bool(white[-1])
-    return max(longest, len(data) - begin)
+        at += len(white)
+    return max(longest, at - begin)
 
 
 def count_strings(texts: Texts, strings: Iterable[bytes]) -> int:

@@ -28,7 +28,13 @@ from tokenmill.engines.encoded import EncodedUnit, Origin, UnitSummary
 from tokenmill.errors import TokenmillError
 from tokenmill.formats import get_format
 from tokenmill.manifest import AsideRecord, Counts, PieceRecord, State, UnitRecord
-from tokenmill.memory import REFERENCE_FACTORS, UNBROKEN_FACTORS, WORDS_FACTOR, Room
+from tokenmill.memory import (
+    LONG_WORD_BYTES,
+    REFERENCE_FACTORS,
+    UNBROKEN_FACTORS,
+    WORDS_FACTOR,
+    Room,
+)
 from tokenmill.pack import (
     CutRule,
     Packer,
@@ -99,7 +105,13 @@ class UnitWorker:
         self.reopened = 0
         self._after_reopening = 0
         self.spill_held: Callable[[], None] = lambda: None  # units that wait for their place
-        self.room = Room(job.memory, job.workers, self._whole_factor(), self._make_room)
+        self.room = Room(
+            job.memory,
+            job.workers,
+            self._whole_factor(),
+            UNBROKEN_FACTORS[encoding.kind],
+            self._make_room,
+        )
 
     @property
     def stats(self) -> EncoderStats:
@@ -246,16 +258,15 @@ class UnitWorker:
             return
         index = int(batch.texts.lengths.argmax())
         document = batch.texts.slice(index, index + 1).used()
-        word = longest_word(document)
-        need = self._whole_factor() * longest
-        need += UNBROKEN_FACTORS[self.job.encoding.kind] * word if word > LONG_BYTES else 0
+        steps = range(0, longest, BATCH_BYTES)
+        word = longest_word(document[at : at + BATCH_BYTES] for at in steps)
+        need = self.room.whole_need(longest, word)
         what = f"{longest:,} bytes of a document that are encoded whole"
-        if word > LONG_BYTES:
+        if word > LONG_WORD_BYTES:
             what += f", {word:,} of them without white space"
         held = self.room.held
         where = f"{source.name}: the row at position {int(batch.positions[index])}"
-        self.room.take(held + need, where, what)
-        self.room.held = held
+        self.room.take(held + need, where, what, held=held)
 
     # --- writing -----------------------------------------------------------------------------
 
