@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tokenmill.config import COORDINATOR_BYTES, WORKER_FLOOR_BYTES
+from tokenmill.config import COORDINATOR_BYTES, WORKER_FLOOR_BYTES, WORKER_MIN_BYTES
 from tokenmill.errors import TooLargeError
 
 LONG_WORD_BYTES = 1 << 20  # what the encoder takes for shorter ones is in every worker's share
@@ -88,7 +88,7 @@ class Room:
 
 def memory_for(need: int, workers: int) -> int:
     """The `--memory` with which each of so many workers has that much room."""
-    least = COORDINATOR_BYTES + workers * (WORKER_FLOOR_BYTES + need)
+    least = COORDINATOR_BYTES + workers * max(WORKER_MIN_BYTES, WORKER_FLOOR_BYTES + need)
     return -(-least // STEP_BYTES) * STEP_BYTES
 
 
