@@ -19,10 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tokenmill
-from tokenmill import documents
+from tokenmill import json_lines
 from tokenmill.config import Reading
-from tokenmill.documents import line_blocks, read_segment
+from tokenmill.documents import read_segment
 from tokenmill.errors import BadRowError, InputError, SourceError, TokenmillError
+from tokenmill.json_lines import line_blocks
 from tokenmill.plan import cut_bytes, cut_row_groups, segments_of
 from tokenmill.sources import find_sources
 
@@ -50,7 +51,7 @@ def test_any_byte_ranges_cover_every_line_exactly_once(
     lines: list[bytes], final_newline: bool, step: int, block: int
 ) -> None:
     content = b"\n".join(lines) + (b"\n" if final_newline and lines else b"")
-    before, documents.BATCH_BYTES = documents.BATCH_BYTES, block
+    before, json_lines.BATCH_BYTES = json_lines.BATCH_BYTES, block
     try:
         found = []
         for start in range(0, len(content), step):
@@ -60,7 +61,7 @@ def test_any_byte_ranges_cover_every_line_exactly_once(
                 assert offset == 0 or content[offset - 1 : offset] == b"\n"
                 found.append((offset, data))
     finally:
-        documents.BATCH_BYTES = before
+        json_lines.BATCH_BYTES = before
     assert b"".join(data for _, data in sorted(found)) == content
     assert found == sorted(found)
 
@@ -148,7 +149,7 @@ def test_units_that_would_not_fit_together_are_refused(
     many = texts * 25
     path = write_jsonl(tmp_path / "x.jsonl.gz", many)
     interrupted([path], tmp_path / "o", units=2)
-    monkeypatch.setattr(documents, "BATCH_BYTES", 3 << 20)
+    monkeypatch.setattr(json_lines, "BATCH_BYTES", 3 << 20)
     with pytest.raises(TokenmillError, match="does not begin where the one before it ends"):
         tokenmill.prepare(path, tmp_path / "o", workers=0)
 

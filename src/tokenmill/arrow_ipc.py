@@ -170,22 +170,46 @@ def message_buffers(path: str, block: Block) -> tuple[Pairs, Pairs] | None:
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        metadata, body = _metadata(fd, block.start, block.stop)
-        header = _field(metadata, _uint(metadata, 0), 2)
-        batch = header + _uint(metadata, header)
-        if _field(metadata, batch, 3):
-            return None
-        nodes, buffers = _pairs(metadata, batch, 1), _pairs(metadata, batch, 2)
+        nodes, buffers, compressed = _buffers(fd, block)
     except (_BrokenError, struct.error):
         return None
     finally:
         os.close(fd)
+    if compressed or any(not 0 <= nulls <= rows for rows, nulls in nodes):
+        return None
+    return nodes, buffers
+
+
+def _buffers(fd: int, block: Block) -> tuple[Pairs, Pairs, bool]:
+    """Nodes, buffers and whether they are compressed; an error where one lies outside."""
+    metadata, body = _metadata(fd, block.start, block.stop)
+    header = _field(metadata, _uint(metadata, 0), 2)
+    batch = header + _uint(metadata, header)
+    nodes, buffers = _pairs(metadata, batch, 1), _pairs(metadata, batch, 2)
     size = block.stop - body
     if any(not (0 <= at <= size and 0 <= length <= size - at) for at, length in buffers):
-        return None
-    if any(not 0 <= nulls <= rows for rows, nulls in nodes):
-        return None
-    return nodes, [(body + at, length) for at, length in buffers]
+        raise _BrokenError(f"a buffer of the message at byte {block.start} lies outside of it")
+    compressed = bool(_field(metadata, batch, 3))
+    return nodes, [(body + at, length) for at, length in buffers], compressed
+
+
+def decompressed_bytes(fd: int, block: Block) -> int:
+    """What a record batch takes when it is read: its bytes, and the decompressed ones.
+
+    Every compressed buffer begins with its length once decompressed. All columns are counted,
+    though one is decompressed: which buffers are that one's is not known of every type.
+    """
+    total = block.stop - block.start
+    if total < HEAD_BYTES:  # it cannot become much
+        return total
+    try:
+        _, buffers, compressed = _buffers(fd, block)
+        for at, length in buffers if compressed else ():
+            if length >= 8:
+                total += max(0, struct.unpack("<q", os.pread(fd, 8, at))[0])
+    except (_BrokenError, struct.error):
+        pass  # damaged: Arrow will say how
+    return total
 
 
 def _pairs(metadata: bytes, table: int, number: int) -> Pairs:
@@ -291,6 +315,9 @@ class Served:
 
     def readable(self) -> bool:
         return True
+
+    def fileno(self) -> int:
+        return self._file.fileno()
 
     def close(self) -> None:
         self.closed = True

@@ -8,7 +8,7 @@ message's metadata; the offsets of some rows, then their bytes, are read by them
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,8 +89,18 @@ def _parts(kind: Any) -> tuple[int, int] | None:
     return 1 + sum(n for n, _ in known), own + sum(b for _, b in known)
 
 
-def windows(path: str, text: PlainText, start: int, stop: int, size: int) -> Iterator[Any]:
-    """The column's rows [start, stop) as binary arrays of about `size` bytes, one row at least."""
+def windows(
+    path: str,
+    text: PlainText,
+    start: int,
+    stop: int,
+    size: int,
+    limit: Callable[[int, int], None] = lambda row, size: None,
+) -> Iterator[Any]:
+    """The column's rows [start, stop) as binary arrays of about `size` bytes, one row at least.
+
+    `limit` is told the row and the bytes of one that is longer, before it is read.
+    """
     import pyarrow
 
     kind = pyarrow.large_binary()
@@ -107,6 +117,8 @@ def windows(path: str, text: PlainText, start: int, stop: int, size: int) -> Ite
             fit = int(np.searchsorted(offsets, offsets[0] + size, side="right")) - 1
             count = max(1, min(count, fit))
             offsets = offsets[: count + 1]
+            if int(offsets[-1] - offsets[0]) > size:
+                limit(row, int(offsets[-1] - offsets[0]))
             data = _pread(fd, text.data[0] + int(offsets[0]), int(offsets[-1] - offsets[0]))
             validity = None
             if text.validity is not None:

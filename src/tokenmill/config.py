@@ -227,6 +227,7 @@ def memory_allowed() -> int:
 # own copy of the encoders, and a worker with its encoder, one batch and one unit.
 COORDINATOR_BYTES = 300_000_000
 WORKER_MIN_BYTES = 350_000_000
+WORKER_FLOOR_BYTES = 200_000_000  # of a worker, without what it has to hold whole (memory.py)
 WORKER_BYTES = 500_000_000
 MEMORY_BASE_BYTES = 500_000_000
 
@@ -235,6 +236,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """How many workers the memory allows, and what each may use."""
 
     workers: int
+    wanted: int  # workers there would be with more memory
     memory: int
     worker_bytes: int
     note: str = ""
@@ -264,6 +266,7 @@ def fit_budget(workers: int | None, memory: int | None) -> Budget:
         processes = fits
     return Budget(
         workers=processes if wanted else 0,
+        wanted=wanted,
         memory=memory,
         worker_bytes=(memory - COORDINATOR_BYTES) // processes,
         note=note,

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import functools
 import itertools
-import lzma
 import os
-import zlib
 from collections.abc import Iterator
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 
-from tokenmill.arrow_ipc import Served, layout_of, open_batches
+from tokenmill.arrow_ipc import Served, decompressed_bytes, layout_of, open_batches
 from tokenmill.arrow_large import windows
-from tokenmill.batch import Alive, Aside, BadRow, Batch, nobody_watches, set_aside
+from tokenmill.batch import Alive, Aside, Batch, nobody_watches, set_aside
 from tokenmill.columns import (
     MAX_BATCH_ROWS,
     batches_of,
@@ -30,18 +27,20 @@ from tokenmill.columns import (
 )
 from tokenmill.config import Reading
 from tokenmill.errors import SourceError
-from tokenmill.fields import column_path, field_of, row_fault, text_decoder
+from tokenmill.fields import column_path, field_of
+from tokenmill.json_lines import read_lines
+from tokenmill.memory import NO_LIMIT, PARQUET_FACTOR, READ_FACTOR, Room
 from tokenmill.parquet_footer import DAMAGED, row_counts, text_chunks
+from tokenmill.parquet_pages import pages
 from tokenmill.plan import BATCH_BYTES, SEGMENT_BYTES, Segment, large_text
-from tokenmill.sources import BOM, Source, arrow_schema, open_parquet
-from tokenmill.streams import open_stream
+from tokenmill.sources import Source, arrow_schema, open_parquet
 from tokenmill.text_batches import in_fragments
 from tokenmill.text_files import read_text
-from tokenmill.texts import from_bytes
 
 DICTIONARY_BYTES = 2 << 20  # writers give a dictionary up at about 1 MB
 DELTA_ROW_BYTES = 4 << 10  # of a row that may hold the text of the rows before it once more
 LARGE_BATCH = 2 * SEGMENT_BYTES  # as in plan.cut_record_batches
+SMALL_BATCH = SEGMENT_BYTES  # what a worker always has room for
 
 
 def read_segment(
@@ -50,29 +49,33 @@ def read_segment(
     reading: Reading,
     aside: Aside | None = None,
     alive: Alive = nobody_watches,
+    room: Room = NO_LIMIT,
     *,
     whole: bool = False,
 ) -> Iterator[Batch]:
     """The documents of a segment, in order; those of the rows in `aside` among the bad rows.
 
-    Long ones come in pieces where that is exact; with `whole`, only those of text files.
+    Long ones come in pieces where that is exact; with `whole`, only those of text files. What
+    must be held whole and does not fit the room is refused.
     """
-    batches = _with_aside(_read(source, segment, reading, aside or {}, alive), source, aside)
-    if whole or not reading.may_cut or source.kind == "text":
+    if whole and source.kind != "text":
+        reading = msgspec.structs.replace(reading, may_cut=False)
+    batches = _with_aside(_read(source, segment, reading, aside or {}, alive, room), source, aside)
+    if not reading.may_cut or source.kind == "text":
         return batches
     return (part for batch in batches for part in in_fragments(batch))
 
 
 def _read(
-    source: Source, segment: Segment, reading: Reading, aside: Aside, alive: Alive
+    source: Source, segment: Segment, reading: Reading, aside: Aside, alive: Alive, room: Room
 ) -> Iterator[Batch]:
     if source.kind == "parquet":
-        return _read_parquet(source, segment, reading.text_column, alive)
+        return _read_parquet(source, segment, reading, alive, room)
     if source.kind == "arrow":
-        return _read_arrow(source, segment, reading.text_column)
+        return _read_arrow(source, segment, reading, room)
     if source.kind == "text":
-        return read_text(source, segment, reading, alive)
-    return _read_lines(source, segment, reading.text_column, aside, alive)
+        return read_text(source, segment, reading, alive, room)
+    return read_lines(source, segment, reading, aside, alive, room)
 
 
 def _with_aside(batches: Iterator[Batch], source: Source, aside: Aside | None) -> Iterator[Batch]:
@@ -85,11 +88,12 @@ def _with_aside(batches: Iterator[Batch], source: Source, aside: Aside | None) -
 
 
 def _read_parquet(
-    source: Source, segment: Segment, text_column: str, alive: Alive
+    source: Source, segment: Segment, reading: Reading, alive: Alive, room: Room
 ) -> Iterator[Batch]:
     import pyarrow
 
-    metadata, path, starts, sizes, delta = _footer(
+    text_column = reading.text_column
+    metadata, path, starts, chunks, delta = _footer(
         source.path, source.name, source.mtime_ns, text_column
     )
     with (
@@ -97,7 +101,9 @@ def _read_parquet(
         open_parquet(source.path, metadata, text_column) as as_dictionary,
     ):
         for group in range(segment.start, segment.stop):
-            size, rows = sizes[group], starts[group + 1] - starts[group]
+            rows, chunk = starts[group + 1] - starts[group], chunks[group]
+            size = chunk.total_uncompressed_size
+            _take_room(source, chunk, group, starts[group], reading, room)
             try:
                 small = size < DICTIONARY_BYTES + 4 * rows
                 if small and group not in delta:
@@ -116,13 +122,42 @@ def _read_parquet(
                 ) from None
 
 
+def _take_room(
+    source: Source, chunk: Any, group: int, first_row: int, reading: Reading, room: Room
+) -> None:
+    """Room for the largest page of a row group: it is decompressed whole."""
+    room.leave()
+    if chunk.total_uncompressed_size <= room.most(PARQUET_FACTOR + room.whole_factor):
+        return
+    largest, at, row = None, 0, first_row
+    for page in pages(source.path, chunk) or ():
+        if largest is None or page.size > largest.size:
+            largest, at = page, row
+        row += 0 if page.dictionary else page.values
+    if largest is None:
+        return
+    factor = PARQUET_FACTOR
+    what = f"its page of rows {at} to {at + largest.values - 1}"
+    if largest.dictionary:
+        what = f"its dictionary of {largest.values} values"
+    elif largest.values == 1:
+        what = f"row {at}"
+        factor += 0 if reading.may_cut else room.whole_factor  # it is encoded whole, too
+    room.take(
+        factor * largest.size,
+        f"{source.name}: row group {group}",
+        f"{what} is {largest.size:,} bytes, which can only be read whole",
+        held=PARQUET_FACTOR * largest.size,
+    )
+
+
 class _Footer(NamedTuple):
     """What a parquet file's footer says, for reading its text."""
 
     metadata: Any
     path: tuple[str, ...]  # of the text
     starts: list[int]  # first row of each row group
-    sizes: list[int]  # of each row group's text
+    chunks: list[Any]  # of each row group's text
     delta: set[int]  # row groups that pyarrow cannot read as a dictionary
 
 
@@ -135,8 +170,7 @@ def _footer(path: str, name: str, mtime_ns: int, text_column: str) -> _Footer:
     counts = row_counts(name, metadata)
     starts = list(itertools.accumulate(counts, initial=0))
     delta = {i for i, chunk in enumerate(chunks) if "DELTA" in " ".join(chunk.encodings)}
-    sizes = [chunk.total_uncompressed_size for chunk in chunks]
-    return _Footer(metadata, column_path(schema, text_column), starts, sizes, delta)
+    return _Footer(metadata, column_path(schema, text_column), starts, chunks, delta)
 
 
 def _all_of(columns: Iterator[Any], rows: int) -> Iterator[Any]:
@@ -188,24 +222,29 @@ def _in_range(batches: Iterator[Batch], segment: Segment, alive: Alive) -> Itera
 # --- Arrow -----------------------------------------------------------------------------------
 
 
-def _read_arrow(source: Source, segment: Segment, text_column: str) -> Iterator[Batch]:
+def _read_arrow(source: Source, segment: Segment, reading: Reading, room: Room) -> Iterator[Batch]:
     import pyarrow
 
+    text_column = reading.text_column
     layout = layout_of(source.path, source.mtime_ns)
     number = segment.start
     at = [number]  # the record batch being read
     faults = (OSError, ValueError, TypeError, MemoryError, EOFError, pyarrow.ArrowException)
+    room.leave()
     try:
         size = layout.blocks[number].stop - layout.blocks[number].start
         alone = segment.stop == number + 1 and not layout.chained
         text = large_text(source, number, text_column) if alone and size >= LARGE_BATCH else None
         if text is None:
-            columns = _arrow_columns(source, segment, text_column, at)
+            columns = _arrow_columns(source, segment, text_column, at, room)
             yield from batches_of(joined(columns), layout.starts[number])
         else:
             stop = segment.text_stop if segment.text_stop >= 0 else text.rows
-            columns = windows(source.path, text, segment.text_start, stop, BATCH_BYTES)
-            yield from batches_of(columns, layout.starts[number] + segment.text_start)
+            first = layout.starts[number]
+            where = f"{source.name}: record batch {number}"
+            limit = functools.partial(_take_value_room, where, first, reading, room)
+            columns = windows(source.path, text, segment.text_start, stop, BATCH_BYTES, limit)
+            yield from batches_of(columns, first + segment.text_start)
     except faults as error:
         first, after = layout.starts[at[0]], layout.starts[at[0] + 1]
         raise SourceError(
@@ -215,8 +254,17 @@ def _read_arrow(source: Source, segment: Segment, text_column: str) -> Iterator[
         ) from None
 
 
+def _take_value_room(
+    where: str, first: int, reading: Reading, room: Room, row: int, size: int
+) -> None:
+    """Room for one large value, read by itself."""
+    factor = READ_FACTOR + (0 if reading.may_cut else room.whole_factor)
+    what = f"row {first + row} is {size:,} bytes, which can only be read whole"
+    room.take(factor * size, where, what, held=READ_FACTOR * size)
+
+
 def _arrow_columns(
-    source: Source, segment: Segment, text_column: str, at: list[int]
+    source: Source, segment: Segment, text_column: str, at: list[int], room: Room
 ) -> Iterator[Any]:
     """The text of each record batch, checked; `at` tells which one is being read."""
     layout = layout_of(source.path, source.mtime_ns)
@@ -227,136 +275,20 @@ def _arrow_columns(
         open_batches(served, schema.names.index(path[0])) as reader,
     ):
         for at[0] in range(segment.start, segment.stop):
+            block = layout.blocks[at[0]]
+            size = decompressed_bytes(served.fileno(), block)
+            if size > SMALL_BATCH:
+                room.take(
+                    size,
+                    f"{source.name}: record batch {at[0]}",
+                    f"it is {size:,} bytes with its text decompressed, and can only be read whole",
+                )
             records = next(reader, None)
-            if records is None or records.num_rows != layout.blocks[at[0]].rows:
+            if records is None or records.num_rows != block.rows:
                 raise EOFError("it has not the rows that its header counts")
             column = records.column(0)
             column.validate()
             yield from slices(field_of(column, path))
-
-
-# --- JSON lines ------------------------------------------------------------------------------
-
-
-def _read_lines(
-    source: Source, segment: Segment, text_column: str, aside: Aside, alive: Alive
-) -> Iterator[Batch]:
-    decode = text_decoder(text_column)
-    row = line = 0
-    try:
-        with open_stream(source.path, source.compression) as stream:
-            stop = -1 if source.compression else segment.stop
-            for block, offset in line_blocks(stream, segment.start, stop, alive):
-                batch = _parse_block(block, offset, row, line, decode, text_column)
-                if aside:
-                    line_at = functools.partial(_line_at, block, offset, line)
-                    batch = set_aside(batch, aside, line_at)
-                row += batch.row_count
-                line += batch.line_count
-                yield batch
-    except (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError) as error:
-        raise SourceError(
-            f"{source.name}: cannot be read after row {row} (line {line + 1}) "
-            f"{'of this file' if segment.start == 0 else f'from byte {segment.start} on'}: {error}",
-            hint="the file is damaged or cut short: fetch it again and compare its size",
-        ) from None
-
-
-def _line_at(block: bytes, offset: int, first_line: int, position: int) -> int:
-    """The number of the line that begins at a position of the file."""
-    return first_line + block.count(b"\n", 0, position - offset)
-
-
-def line_blocks(
-    stream: IO[bytes], start: int, stop: int, alive: Alive = nobody_watches
-) -> Iterator[tuple[bytes, int]]:
-    """Blocks of whole lines, with their offset: the lines that start in [start, stop).
-
-    `stop` -1 means to the end. A line that starts in a range is read to its end, wherever that
-    is, so that every line belongs to exactly one range.
-    """
-    position = start
-    if start:
-        stream.seek(start - 1)
-        position = start - 1
-        while True:  # to the first line that starts here
-            piece = stream.readline(BATCH_BYTES)
-            position += len(piece)
-            if not piece or 0 <= stop <= position:
-                return
-            if piece.endswith(b"\n"):
-                break
-            alive()
-    while stop < 0 or position < stop:
-        # No further than the range: the lines behind it are a neighbour's.
-        block = stream.read(BATCH_BYTES if stop < 0 else min(BATCH_BYTES, stop - position))
-        if not block:
-            return
-        if not block.endswith(b"\n"):
-            block += _to_line_end(stream, alive)
-        yield block, position
-        position += len(block)
-
-
-def _to_line_end(stream: IO[bytes], alive: Alive) -> bytes:
-    """The rest of the line that the stream stands in."""
-    pieces = []
-    while piece := stream.readline(BATCH_BYTES):
-        pieces.append(piece)
-        if piece.endswith(b"\n"):
-            break
-        alive()
-    return b"".join(pieces)
-
-
-def _parse_block(
-    block: bytes, offset: int, first_row: int, first_line: int, decode: Any, text_column: str
-) -> Batch:
-    ends = np.flatnonzero(np.frombuffer(block, np.uint8) == 10).tolist()
-    if not ends or ends[-1] != len(block) - 1:
-        ends.append(len(block))
-    view = memoryview(block)
-    good: list[bytes] = []
-    rows: list[int] = []
-    positions: list[int] = []
-    bad: list[BadRow] = []
-    row, begin = first_row, 0
-    for number, end in enumerate(ends):
-        start = begin + len(BOM) if offset + begin == 0 and block.startswith(BOM) else begin
-        try:
-            good.append(decode(view[start:end]))
-            rows.append(row)
-            positions.append(offset + begin)
-            row += 1
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            content = block[start:end]
-            if content.strip():  # a blank line is not a row
-                reason = row_fault(error, content, text_column)
-                bad.append(BadRow(row, first_line + number, reason, content))
-                row += 1
-        begin = end + 1
-    return Batch(
-        from_bytes(good),
-        np.array(rows, np.int64),
-        np.array(positions, np.int64),
-        bad,
-        first_row,
-        row - first_row,
-        len(ends),
-    )
-
-
-def lines_before(source: Source, start: int) -> tuple[int, int]:
-    """Rows and lines of a plain file before a byte offset: for error messages only."""
-    rows = lines = 0
-    with open(source.path, "rb", buffering=1 << 20) as file:
-        while file.tell() < start:
-            line = file.readline()
-            if not line:
-                break
-            lines += 1
-            rows += bool(line.strip().removeprefix(BOM))
-    return rows, lines
 
 
 def refuse_changed(source: Source) -> None:

@@ -2,7 +2,8 @@
 
     TokenmillError                 exit 1   base: what, where, why, and what to do (the hint)
     ├── UsageError                 exit 2   an option or a value that cannot be
-    │   └── InputError             exit 2   an input that cannot be read as what it claims to be
+    │   ├── InputError             exit 2   an input that cannot be read as what it claims to be
+    │   └── TooLargeError          exit 2   a value or document that --memory does not hold
     ├── RefusedError               exit 2   we could, but it would destroy or mix something
     ├── BadRowError                exit 1   a row that is not text (file, row, reason)
     ├── SourceError                exit 1   an input that broke or changed while it was read
@@ -86,6 +87,10 @@ class InputError(UsageError):
     pass
 
 
+class TooLargeError(UsageError):
+    pass
+
+
 class RefusedError(TokenmillError):
     exit_code = 2
 
@@ -145,6 +150,7 @@ _BY_NAME: dict[str, type[TokenmillError]] = {
     for cls in (
         UsageError,
         InputError,
+        TooLargeError,
         RefusedError,
         BadRowError,
         SourceError,

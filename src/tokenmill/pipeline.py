@@ -185,6 +185,7 @@ def _mill(
         encoder_check=run.encoder_check,
         on_bad_row=run.on_bad_row,
         memory=prepared.budget.worker_bytes,
+        workers=prepared.budget.wanted,
     )
     snapshot = Snapshot(bytes_total=plan.input_bytes)
     jobs = segment_jobs(plan, opened.durable, opened.aside)

@@ -21,7 +21,7 @@ from tokenmill.parquet_footer import text_sizes
 from tokenmill.sources import Source, arrow_schema, open_parquet
 
 # Bump when the rule changes: a journal cut by another rule is then refused, not misread.
-CUT_RULE = 2
+CUT_RULE = 3
 # A segment is worth some 16 MB of text: a lost one costs a tenth of a second.
 SEGMENT_BYTES = 16 << 20
 # A segment that turns out longer (compressed file, giant row group) is a chain of units this big.

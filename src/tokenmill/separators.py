@@ -8,6 +8,7 @@ without all that stands before it.
 from __future__ import annotations
 
 import functools
+from array import array
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -16,6 +17,8 @@ from tokenmill.texts import I64
 
 Read = Callable[[int, int], bytes]  # [start, stop) of a file
 BLOCK_BYTES = 4 << 20
+OVERLAPPING_BLOCK_BYTES = 1 << 20
+HITS_AT_ONCE = 1 << 16
 
 
 @functools.lru_cache(maxsize=8)
@@ -29,6 +32,8 @@ class Separator:
         self.length = len(value)
         self.overlaps = any(value.startswith(value[i:]) for i in range(1, len(value)))
         self._wanted = np.frombuffer(value, np.uint8)
+        # Of one that overlaps itself a text may hold as many as it has bytes, each a number here.
+        self.block_bytes = OVERLAPPING_BLOCK_BYTES if self.overlaps else BLOCK_BYTES
 
     def find_all(self, data: bytes | bytearray, start: int = 0) -> I64:
         """Where it stands in data[start:], searched from there."""
@@ -42,12 +47,24 @@ class Separator:
         return hits
 
     def _leftmost(self, hits: I64) -> I64:
-        kept, free = [], 0
-        for hit in hits.tolist():
-            if hit >= free:
-                kept.append(hit)
-                free = hit + self.length
-        return np.array(kept, np.int64)
+        if len(set(self.value)) == 1:  # in a run of one letter, every so many
+            begins = np.flatnonzero(np.diff(hits, prepend=hits[0] - self.length) >= self.length)
+            lengths = np.diff(begins, append=len(hits))
+            place = np.arange(len(hits)) - np.repeat(begins, lengths)
+            kept: I64 = hits[place % self.length == 0]
+            return kept
+        found, free = array("q"), 0
+        for start in range(0, len(hits), HITS_AT_ONCE):
+            for hit in hits[start : start + HITS_AT_ONCE].tolist():
+                if hit >= free:
+                    found.append(hit)
+                    free = hit + self.length
+        return np.frombuffer(found, np.int64)
+
+    def blocks(self, data: bytes) -> Iterator[I64]:
+        """Where it stands in the data, block by block."""
+        for ends in self._ends(lambda start, stop: data[start:stop], 0, len(data)):
+            yield ends - self.length
 
     def sync(self, read: Read, position: int) -> int:
         """A place at or before `position` from which a search finds what one from 0 would.
@@ -92,7 +109,7 @@ class Separator:
     def _ends(self, read: Read, start: int, stop: int) -> Iterator[I64]:
         """Block by block, where one ends that stands in [start, stop)."""
         while start < stop:
-            reach = min(start + BLOCK_BYTES, stop)
+            reach = min(start + self.block_bytes, stop)
             found = self.find_all(read(start, min(reach + self.length - 1, stop)))
             ends = found + (self.length + start)
             yield ends
@@ -101,7 +118,7 @@ class Separator:
     def last_end(self, read: Read, stop: int) -> int:
         """The end of the last one that ends at `stop` or before; 0 where there is none."""
         while stop > 0:
-            start = self.sync(read, max(0, stop - BLOCK_BYTES))
+            start = self.sync(read, max(0, stop - self.block_bytes))
             ends = self.find_all(read(start, stop)) + self.length
             if len(ends):
                 return start + int(ends[-1])

@@ -48,6 +48,7 @@ BOM = b"\xef\xbb\xbf"
 FINGERPRINT_BYTES = 16 << 20
 FINGERPRINT_BLOCK = 64 << 10
 PEEK_BYTES = 256 << 10
+READ_BUFFER = 1 << 20
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -248,6 +249,7 @@ def open_parquet(path: str, metadata: Any = None, dictionary: str = "") -> Any:
             metadata=metadata,
             read_dictionary=[dictionary] if dictionary else None,
             page_checksum_verification=True,
+            buffer_size=READ_BUFFER,  # else a column chunk is read whole before its first page
         )
     except Exception as error:  # a damaged footer may be anything, a name that is no text too
         raise SourceError(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from tokenmill.batch import BadRow, Batch, Fragment
-from tokenmill.encoders.cuts import next_cut
+from tokenmill.encoders.cuts import BEHIND_BYTES, next_cut
 from tokenmill.plan import BATCH_BYTES
 from tokenmill.texts import I64, Texts, from_bytes, utf8_fault
 
 LONG_BYTES = 2 * BATCH_BYTES  # a document longer than this is encoded in pieces
+KEPT_BYTES = 1 << 20  # of a long bad document
 
 
 def whole_letters(data: bytes) -> int:
@@ -43,7 +44,7 @@ def in_fragments(batch: Batch) -> Iterator[Batch]:
     long = np.flatnonzero(batch.texts.lengths > LONG_BYTES).tolist()
     good = {int(batch.rows[index]): index for index in long}
     aside = {b.row: b for b in batch.bad if b.fatal and len(b.content) > LONG_BYTES}
-    if not (good or aside) or batch.fragment is not None:
+    if not (good or aside) or batch.fragment is not None or batch.stands_for >= 0:
         yield batch
         return
     first, lines = batch.first_row, batch.line_count
@@ -52,7 +53,9 @@ def in_fragments(batch: Batch) -> Iterator[Batch]:
             yield _rows_of(batch, first, row)._replace(line_count=lines)
             lines = 0
         if row in good:
-            piece, position = batch.texts.document(good[row]), int(batch.positions[good[row]])
+            # A view: a copy of a document of 300 MB would be 300 MB more.
+            piece = memoryview(batch.texts.slice(good[row], good[row] + 1).used())  # type: ignore[arg-type]
+            position = int(batch.positions[good[row]])
             for part in fragments(piece, row, Fragment(True, True), position):
                 yield part._replace(line_count=lines)
                 lines = 0
@@ -77,7 +80,9 @@ def _rows_of(batch: Batch, first: int, stop: int) -> Batch:
     )
 
 
-def fragments(piece: bytes, row: int, fragment: Fragment, document: int) -> Iterator[Batch]:
+def fragments(
+    piece: bytes | memoryview, row: int, fragment: Fragment, document: int
+) -> Iterator[Batch]:
     """A piece of a document in batches of about BATCH_BYTES, cut where that is exact.
 
     `document` is the place where the document begins, which decides its split.
@@ -88,20 +93,50 @@ def fragments(piece: bytes, row: int, fragment: Fragment, document: int) -> Iter
         if len(piece) - begin > LONG_BYTES:
             stop = next_cut(piece, begin + BATCH_BYTES, len(piece))
         final = stop < 0
-        texts = from_bytes([piece[begin:] if final else piece[begin:stop]])
-        yield Batch(
-            texts,
-            np.array([row], np.int64),
-            np.array([document], np.int64),
-            [],
-            row,
-            int(final and fragment.last),
-            0,
-            Fragment(fragment.first and begin == 0, fragment.last and final),
-        )
+        part = Fragment(fragment.first and begin == 0, fragment.last and final)
+        yield _fragment(piece[begin:] if final else piece[begin:stop], row, part, document)
         if final:
             return
         begin = stop
+
+
+def _fragment(
+    content: bytes | bytearray | memoryview, row: int, fragment: Fragment, document: int
+) -> Batch:
+    rows, places = np.array([row], np.int64), np.array([document], np.int64)
+    texts = from_bytes([content])
+    return Batch(texts, rows, places, [], row, int(fragment.last), 0, fragment)
+
+
+def fragments_of(
+    parts: Iterator[bytes],
+    row: int,
+    document: int,
+    limit: Callable[[int], None] = lambda _: None,
+) -> Iterator[Batch]:
+    """A whole document that comes in parts: the same batches as `fragments` makes of it.
+
+    `limit` is told how much has to be held because there is no place to cut it.
+    """
+    waiting = bytearray()
+    first, no_cut = True, 0
+    for part in parts:
+        waiting += part
+        while len(waiting) > LONG_BYTES:
+            stop = next_cut(waiting, max(BATCH_BYTES, no_cut), len(waiting))
+            if stop < 0:
+                no_cut = len(waiting) - BEHIND_BYTES
+                limit(len(waiting))
+                break
+            yield _fragment(waiting[:stop], row, Fragment(first, False), document)
+            del waiting[:stop]
+            first, no_cut = False, 0
+    yield _fragment(waiting, row, Fragment(first, True), document)
+
+
+def sizes_of_fragments(parts: Iterator[bytes]) -> list[int]:
+    """How long the pieces are in which such a document comes."""
+    return [batch.size for batch in fragments_of(parts, 0, 0)]
 
 
 def separated(

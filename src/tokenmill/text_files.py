@@ -22,11 +22,13 @@ from tokenmill.batch import Alive, BadRow, Batch, Fragment
 from tokenmill.config import Reading
 from tokenmill.encoders.cuts import BEHIND_BYTES, LETTER_BYTES, next_cut
 from tokenmill.errors import SourceError
-from tokenmill.plan import BATCH_BYTES, TEXT_WINDOW, Segment
+from tokenmill.memory import NO_LIMIT, READ_FACTOR, Room
+from tokenmill.plan import BATCH_BYTES, SEGMENT_BYTES, TEXT_WINDOW, Segment
 from tokenmill.separators import BLOCK_BYTES, Separator, separator_of
 from tokenmill.sources import Source
 from tokenmill.streams import open_stream
 from tokenmill.text_batches import (
+    KEPT_BYTES,
     LONG_BYTES,
     bad_batch,
     fragments,
@@ -34,9 +36,9 @@ from tokenmill.text_batches import (
     whole_documents,
     whole_letters,
 )
-from tokenmill.texts import I64, utf8_fault
+from tokenmill.texts import I64, longest_word, utf8_fault
 
-KEPT_BYTES = 1 << 20  # of a long bad document
+RANGE_BYTES = SEGMENT_BYTES + 2 * TEXT_WINDOW  # longer only where a document is not cut
 SCAN_BYTES = 1 << 20  # small enough to stay in the cache between reading and checking
 
 
@@ -66,18 +68,28 @@ def _known(path: str, mtime_ns: int, reading: Reading) -> _Known:
     return _Known()
 
 
-def read_text(source: Source, segment: Segment, reading: Reading, alive: Alive) -> Iterator[Batch]:
+def read_text(
+    source: Source, segment: Segment, reading: Reading, alive: Alive, room: Room = NO_LIMIT
+) -> Iterator[Batch]:
+    room.leave()
     try:
         if source.compression:
-            yield from _Stream(source, reading, alive).batches()
+            yield from _Stream(source, reading, alive, room).batches()
         else:
-            with _Range(source, segment, reading, alive) as text:
+            with _Range(source, segment, reading, alive, room) as text:
                 yield from text.batches()
     except (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError) as error:
         raise SourceError(
             f"{source.name}: cannot be read: {error}",
             hint="the file is damaged or cut short: fetch it again and compare its size",
         ) from None
+
+
+def _take_uncut(room: Room, where: str, size: int, blocks: Iterator[bytes]) -> None:
+    """Room for so much text that is read, and encoded, as one document."""
+    need = READ_FACTOR * size + room.whole_need(size, longest_word(blocks))
+    what = f"a document, or a part of one, of {size:,} bytes that may not be cut for encoding"
+    room.take(need, where, what, held=READ_FACTOR * size)
 
 
 def documents_before(source: Source, segment: Segment, reading: Reading) -> int:
@@ -100,8 +112,16 @@ def long_document(source: Source, segment: Segment, reading: Reading, position: 
 
 
 class _Range:
-    def __init__(self, source: Source, segment: Segment, reading: Reading, alive: Alive) -> None:
+    def __init__(
+        self,
+        source: Source,
+        segment: Segment,
+        reading: Reading,
+        alive: Alive,
+        room: Room = NO_LIMIT,
+    ) -> None:
         self.source, self.segment, self.reading, self.alive = source, segment, reading, alive
+        self.room = room
         self.separator = separator_of(reading.separator)
         self.known = _known(source.path, source.mtime_ns, reading)
         self.size = source.size
@@ -126,6 +146,12 @@ class _Range:
     def batches(self) -> Iterator[Batch]:
         begin, end = self.boundary(self.segment.start), self.boundary(self.segment.stop)
         if begin.position < end.position:
+            size = end.position - begin.position
+            if size > RANGE_BYTES:
+                where = f"{self.source.name}: from byte {begin.position} on"
+                steps = range(begin.position, end.position, BLOCK_BYTES)
+                blocks = (self.read(at, min(at + BLOCK_BYTES, end.position)) for at in steps)
+                _take_uncut(self.room, where, size, blocks)
             data = self.read(begin.position, end.position)
             yield from self._documents(data, begin, end)
         elif self.size == 0 and self.separator is None:
@@ -183,29 +209,29 @@ class _Range:
     # --- what stands between -----------------------------------------------------------------
 
     def _documents(self, data: bytes, begin: Boundary, end: Boundary) -> Iterator[Batch]:
-        if self.separator is None:
-            found, length = np.zeros(0, np.int64), 0
+        base, start, row = begin.position, 0, 0
+        separator = self.separator
+        for found in separator.blocks(data) if separator else ():
+            if separator is None or len(found) == 0:
+                continue
+            starts = np.concatenate((np.array([start], np.int64), found[:-1] + separator.length))
+            stops = found
+            if start == 0 and not begin.at_document:
+                piece = data[: int(stops[0])]
+                yield from self._fragments(piece, base, 0, Fragment(False, True))
+                row, starts, stops = 1, starts[1:], stops[1:]
+            yield from self._whole(data, base, starts, stops, row)
+            row += len(starts)
+            start = int(found[-1]) + separator.length
+        if 0 < start == len(data) and end.at_document:
+            return  # a separator at the end begins no document
+        first = begin.at_document or start > 0
+        if first and end.at_document:
+            rest = np.array([[start], [len(data)]], np.int64)
+            yield from self._whole(data, base, rest[0], rest[1], row)
         else:
-            found, length = self.separator.find_all(data), self.separator.length
-        starts = np.concatenate((np.zeros(1, np.int64), found + length))
-        stops = np.concatenate((found, np.array([len(data)], np.int64)))
-        if end.at_document and len(found) and starts[-1] == len(data):
-            starts, stops = starts[:-1], stops[:-1]  # a separator at the end begins no document
-        row, first, last = 0, 0, len(starts)
-        if not begin.at_document:
-            ended = end.at_document or last > 1
-            piece = data[: stops[0]]
-            yield from self._fragments(piece, begin.position, 0, Fragment(False, ended))
-            row, first = int(ended), 1
-        cut_off = not end.at_document and last > first
-        whole = slice(first, last - cut_off)
-        yield from self._whole(data, begin.position, starts[whole], stops[whole], row)
-        if cut_off:
-            start = int(starts[-1])
-            at_row = row + (whole.stop - whole.start)
-            yield from self._fragments(
-                data[start:], begin.position + start, at_row, Fragment(True, False)
-            )
+            fragment = Fragment(first, end.at_document)
+            yield from self._fragments(data[start:], base + start, row, fragment)
 
     def _whole(self, data: bytes, base: int, starts: I64, stops: I64, row: int) -> Iterator[Batch]:
         done, separator = 0, self.reading.separator or b""
@@ -275,8 +301,8 @@ class _Range:
 class _Stream:
     """One chain from the first byte to the last: where a document ends only reading tells."""
 
-    def __init__(self, source: Source, reading: Reading, alive: Alive) -> None:
-        self.source, self.reading, self.alive = source, reading, alive
+    def __init__(self, source: Source, reading: Reading, alive: Alive, room: Room) -> None:
+        self.source, self.reading, self.alive, self.room = source, reading, alive, room
         self.separator = separator_of(reading.separator)
         self.row = 0
         self.base = 0  # place of the first byte of `text`
@@ -288,7 +314,8 @@ class _Stream:
 
     def batches(self) -> Iterator[Batch]:
         with open_stream(self.source.path, self.source.compression) as stream:
-            while block := stream.read(BLOCK_BYTES):
+            size = self.separator.block_bytes if self.separator else BLOCK_BYTES
+            while block := stream.read(size):
                 yield from self._add(block)
         if self.text or self.begun or self.separator is None:
             yield from self._end(bytes(self.text))
@@ -304,6 +331,20 @@ class _Stream:
                 yield from self._complete(found, self.separator.length)
         if self.reading.may_cut and len(self.text) > LONG_BYTES:
             yield from self._cut_off()
+        self._take_room()
+
+    def _take_room(self) -> None:
+        """For the text whose end, or a place to cut it, has not come; by how long it will be."""
+        held = len(self.text)
+        if held > LONG_BYTES and held * READ_FACTOR + self.room.whole_need(held) > self.room.most(
+            1
+        ):
+            where = f"{self.source.name}: from byte {self.base} of the decompressed text on"
+            for start, _, _, length, _ in _scan(self.source, self.separator, self.alive):
+                if start == self.document:
+                    stop = max(self.base + held, start + length)
+                    blocks = _decompressed(self.source, self.base, stop)
+                    _take_uncut(self.room, where, stop - self.base, blocks)
 
     def _complete(self, found: I64, length: int) -> Iterator[Batch]:
         """The documents that end in what has been read."""
@@ -369,6 +410,15 @@ class _Stream:
             if start == wanted:
                 return BadRow(self.row, -1, fault, kept, length, digest)
         raise EOFError("it is shorter than it was")
+
+
+def _decompressed(source: Source, start: int, stop: int) -> Iterator[bytes]:
+    """[start, stop) of a compressed file's text."""
+    at = 0
+    with open_stream(source.path, source.compression) as stream:
+        while at < stop and (block := stream.read(BLOCK_BYTES)):
+            yield block[max(0, start - at) : stop - at]
+            at += len(block)
 
 
 def _scan(

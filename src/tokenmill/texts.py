@@ -58,7 +58,7 @@ class Texts(NamedTuple):
             start = stop
 
 
-def from_bytes(documents: Iterable[bytes]) -> Texts:
+def from_bytes(documents: Iterable[bytes | bytearray | memoryview]) -> Texts:
     documents = list(documents)
     offsets = np.zeros(len(documents) + 1, np.int64)
     np.cumsum([len(document) for document in documents], out=offsets[1:])
@@ -95,6 +95,25 @@ def positions_of(data: U8, byte: int) -> I64:
     if not contains_byte(data, byte):
         return np.zeros(0, np.int64)
     return np.flatnonzero(data == byte)
+
+
+def longest_word(blocks: Iterable[bytes | U8]) -> int:
+    """The longest stretch of a text that is all, or nowhere, white space; it comes in blocks."""
+    longest = begin = at = 0
+    last = None
+    for block in blocks:
+        white = np.frombuffer(block, np.uint8) <= 32
+        if len(white) == 0:
+            continue
+        changes = np.flatnonzero(white[1:] != white[:-1]) + (1 + at)
+        if last is not None and last != bool(white[0]):
+            changes = np.concatenate((np.array([at], np.int64), changes))
+        if len(changes):
+            longest = max(longest, int(changes[0]) - begin, int(np.diff(changes).max(initial=0)))
+            begin = int(changes[-1])
+        last = bool(white[-1])
+        at += len(white)
+    return max(longest, at - begin)
 
 
 def count_strings(texts: Texts, strings: Iterable[bytes]) -> int:

@@ -10,8 +10,8 @@ import numpy as np
 from tokenmill.arrow_ipc import layout_of
 from tokenmill.batch import BadRow
 from tokenmill.config import Reading
-from tokenmill.documents import lines_before
 from tokenmill.errors import BadRowError, TokenmillError, WorkerError
+from tokenmill.json_lines import lines_before
 from tokenmill.manifest import State
 from tokenmill.plan import Segment
 from tokenmill.sources import Source, open_parquet

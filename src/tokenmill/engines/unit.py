@@ -28,6 +28,13 @@ from tokenmill.engines.encoded import EncodedUnit, Origin, UnitSummary
 from tokenmill.errors import TokenmillError
 from tokenmill.formats import get_format
 from tokenmill.manifest import AsideRecord, Counts, PieceRecord, State, UnitRecord
+from tokenmill.memory import (
+    LONG_WORD_BYTES,
+    REFERENCE_FACTORS,
+    UNBROKEN_FACTORS,
+    WORDS_FACTOR,
+    Room,
+)
 from tokenmill.pack import (
     CutRule,
     Packer,
@@ -40,7 +47,8 @@ from tokenmill.plan import BATCH_BYTES, UNIT_BYTES, Segment, UnitId
 from tokenmill.sources import Source
 from tokenmill.steps import Buffer
 from tokenmill.storage import OutputFiles, Workspace
-from tokenmill.texts import I64, count_strings
+from tokenmill.text_batches import LONG_BYTES
+from tokenmill.texts import I64, count_strings, longest_word
 from tokenmill.tokenizer import Encoding
 
 QUARANTINE_BYTES = 1 << 20  # of a bad row's content are kept; beyond, length and sha256 tell
@@ -50,6 +58,7 @@ NO_CHECKS = -(1 << 60)
 REOPEN_BYTES = 64_000_000
 HEADROOM_BYTES = 100_000_000  # for the next batch: its text, its ids, a decoded row group
 CHECK_SEED = 0x746F6B656E
+ROW_BYTES = 16  # a row counts for so much when units are cut: a billion empty ones are no one unit
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +72,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     encoder_check: bool
     on_bad_row: OnBadRow
     memory: int  # this worker's share
+    workers: int = 1  # as many as there would be with more memory
 
 
 class Doing(msgspec.Struct, frozen=True, array_like=True):
@@ -95,6 +105,14 @@ class UnitWorker:
         self._credit = CHECK_BYTES
         self.reopened = 0
         self._after_reopening = 0
+        self.spill_held: Callable[[], None] = lambda: None  # units that wait for their place
+        self.room = Room(
+            job.memory,
+            job.workers,
+            self._whole_factor(),
+            UNBROKEN_FACTORS[encoding.kind],
+            self._make_room,
+        )
 
     @property
     def stats(self) -> EncoderStats:
@@ -121,7 +139,7 @@ class UnitWorker:
         def alive() -> None:
             progress(Doing("read", building.part))
 
-        for batch in read_segment(source, segment, self.settings.reading, aside, alive):
+        for batch in read_segment(source, segment, self.settings.reading, aside, alive, self.room):
             if stop_row is not None:
                 if batch.first_row >= stop_row:
                     break
@@ -167,6 +185,7 @@ class UnitWorker:
 
     def encode_batch(self, source: Source, batch: Batch, packer: Packer) -> int:
         """Encode one batch into the packer; returns how many special strings it held."""
+        self._take_room(source, batch)
         try:
             ids, offsets = self.encoder.encode(batch.texts)
             if self.job.encoder_check and self.encoder.is_fast:
@@ -203,6 +222,8 @@ class UnitWorker:
             if self._credit <= 0:
                 break
 
+    # --- memory ------------------------------------------------------------------------------
+
     def relieve_memory(self) -> None:
         """Drop the encoder's cache of words when this process has used its share.
 
@@ -211,9 +232,42 @@ class UnitWorker:
         """
         used = resident_bytes()
         if used > self.job.memory - HEADROOM_BYTES and used > self._after_reopening + REOPEN_BYTES:
-            self.encoder.reopen()
-            self.reopened += 1
-            self._after_reopening = resident_bytes()
+            self._reopen()
+
+    def _reopen(self) -> None:
+        release_unused()
+        self.encoder.reopen()
+        self.reopened += 1
+        self._after_reopening = resident_bytes()
+
+    def _make_room(self, need: int) -> None:
+        """Before something large is held: whatever else takes memory goes."""
+        if resident_bytes() + need > self.job.memory - REOPEN_BYTES:
+            self.spill_held()
+            self._reopen()
+
+    def _whole_factor(self) -> int:
+        """Memory for each byte of a document that is encoded whole."""
+        if self.encoder.is_fast or self.job.encoding.cuttable:
+            return WORDS_FACTOR
+        return REFERENCE_FACTORS[self.job.encoding.kind]
+
+    def _take_room(self, source: Source, batch: Batch) -> None:
+        """Room to encode a long document, or a part of one that has no place to be cut."""
+        longest = int(batch.texts.lengths.max(initial=0))
+        if longest <= LONG_BYTES:
+            return
+        index = int(batch.texts.lengths.argmax())
+        document = batch.texts.slice(index, index + 1).used()
+        steps = range(0, longest, BATCH_BYTES)
+        word = longest_word(document[at : at + BATCH_BYTES] for at in steps)
+        need = self.room.whole_need(longest, word)
+        what = f"{longest:,} bytes of a document that are encoded whole"
+        if word > LONG_WORD_BYTES:
+            what += f", {word:,} of them without white space"
+        held = self.room.held
+        where = f"{source.name}: the row at position {int(batch.positions[index])}"
+        self.room.take(held + need, where, what, held=held)
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -341,7 +395,7 @@ class _Building:
     def add(self, batch: Batch, *, encode: bool) -> None:
         if self.first_row < 0:
             self.first_row = batch.first_row
-        self.size += batch.size
+        self.size += batch.size + ROW_BYTES * batch.row_count
         self.counts.rows += batch.row_count
         self.lines += batch.line_count
         if not encode:
@@ -403,6 +457,13 @@ def stream_name(splits: tuple[str, ...]) -> str:
 def token_file(split: str, number: int) -> str:
     """A token file's name while it grows."""
     return f"tokens-{split}-{number:06d}"
+
+
+def release_unused() -> None:
+    """Give back what Arrow keeps of memory that it does not use any more."""
+    import pyarrow
+
+    pyarrow.default_memory_pool().release_unused()
 
 
 def resident_bytes() -> int:

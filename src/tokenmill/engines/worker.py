@@ -85,6 +85,7 @@ class _Loop:
         if encoder is not None:
             encoder.use_gap(self.job.gap)
         self.worker = UnitWorker(self.job, encoder)
+        self.worker.spill_held = self._spill_held
 
     def _handle(self, message: messages.ToWorker) -> None:
         match message:
@@ -105,9 +106,16 @@ class _Loop:
         ):
             self.held[encoded.summary.unit] = encoded
             if sum(unit.held_bytes for unit in self.held.values()) > self.job.memory // 4:
-                encoded.spill(spill_path(self.spill, encoded.summary.unit, os.getpid()))
+                self._spill(encoded)
             self._send(Encoded(encoded.summary))
             self._drain()
+
+    def _spill(self, encoded: EncodedUnit) -> None:
+        encoded.spill(spill_path(self.spill, encoded.summary.unit, os.getpid()))
+
+    def _spill_held(self) -> None:
+        for encoded in self.held.values():
+            self._spill(encoded)
 
     def _probe(self, probe: Probe) -> None:
         rows = range(probe.first_row, probe.stop_row)
