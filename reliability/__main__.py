@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 import reliability
-from reliability.scorecard import Row, run_row
+from reliability.scorecard import Row, run_apart, run_row
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -42,7 +42,10 @@ def main() -> int:
     done: list[Row] = []
     for module in modules:
         print(f"{module.ID} {module.PROMISE} ...", file=sys.stderr, flush=True)
-        row = run_row(module, seed=arguments.seed, fast=arguments.fast, only=arguments.case)
+        if len(modules) > 1:
+            row = run_apart(module, seed=arguments.seed, fast=arguments.fast)
+        else:
+            row = run_row(module, seed=arguments.seed, fast=arguments.fast, only=arguments.case)
         done.append(row)
         print(f"   {'pass' if row.passed else 'FAIL'}: {row.value} ({row.seconds:.0f} s)",
               file=sys.stderr, flush=True)  # fmt: skip

@@ -62,8 +62,8 @@ PHASES: dict[str, tuple[str, str, list[str]]] = {
     "placing": ("tokenmill.engines.unit:UnitWorker.place", LONG, []),
     "syncing": ("tokenmill.storage:OutputFiles.sync", LONG, []),
     "checking pieces": ("tokenmill.engines.books:check_pieces", "time.sleep(0.4)", []),
-    "committing": ("tokenmill.storage:publish", "time.sleep(0.2)", []),
-    "committing, for long": ("tokenmill.storage:publish", LONG, []),
+    "committing": ("tokenmill.steps:publish", "time.sleep(0.2)", []),
+    "committing, for long": ("tokenmill.steps:publish", LONG, []),
 }
 ALWAYS = ("planning", "encoding inline", "checking pieces", "committing")
 

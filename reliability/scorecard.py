@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import multiprocessing
 import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 import traceback
@@ -54,6 +57,18 @@ class Row:
             "cases": self.cases,
             "failures": [{"case": f.case, "what": f.what} for f in self.failures[:20]],
         }
+
+    @classmethod
+    def from_dict(cls, told: dict[str, Any], promise: str) -> Row:
+        return cls(
+            id=told["id"],
+            promise=promise,
+            mark=told["mark"],
+            value=told["value"],
+            seconds=told["seconds"],
+            cases=told["cases"],
+            failures=[Failure(f["case"], f["what"]) for f in told["failures"]],
+        )
 
 
 @dataclass
@@ -195,6 +210,23 @@ class _Hand:
 def _told(error: BaseException) -> str:
     lines = traceback.format_exception(error)
     return "".join(lines[-3:]).strip()[-2000:]
+
+
+def run_apart(module: ModuleType, *, seed: int = 0, fast: bool = False) -> Row:
+    """One row in a fresh interpreter: what it patches and starts stays there."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        command = [sys.executable, "-m", "reliability", "--only", module.ID, "--seed", str(seed)]
+        done = subprocess.run(
+            [*command, "--json", file.name, *(["--fast"] if fast else [])],
+            cwd=Path(__file__).parent.parent,
+            capture_output=True,
+            text=True,
+        )
+        told = json.load(file) if os.path.getsize(file.name) else {"rows": []}
+    if not told["rows"]:
+        failure = Failure("", (done.stdout + done.stderr)[-2000:])
+        return Row(module.ID, module.PROMISE, module.MARK, "did not end", 0.0, 0, [failure])
+    return Row.from_dict(told["rows"][0], module.PROMISE)
 
 
 def run_row(module: ModuleType, *, seed: int = 0, fast: bool = False, only: str = "") -> Row:

@@ -16,10 +16,9 @@ import msgspec
 import tokenmill
 from reliability.corpus import dataset_bytes, documents, mixed, write_jsonl
 from tokenmill import pipeline, steps
-from tokenmill.config import Budget, fit_budget
 from tokenmill.encoders import ExactEncoder
 from tokenmill.encoders.arrays import use_stand_in
-from tokenmill.engines import unit
+from tokenmill.engines import unit, worker
 from tokenmill.errors import RefusedError, TokenmillError
 from tokenmill.manifest import UnitRecord, read_journal
 from tokenmill.plan import fingerprint_of
@@ -35,18 +34,13 @@ def _kept_encoder(encoding: Any, encoder: Any, gap: Any) -> Any:
     return _encoders[key]
 
 
-def _small_budget(workers: int | None, memory: int | None) -> Budget:
-    """So little that every unit is spilled: those steps are broken at too."""
-    return msgspec.structs.replace(fit_budget(workers, memory), worker_bytes=4)
-
-
 def make_fast() -> None:
-    """One encoder for all jobs of this process and its forks; every unit synced by itself."""
+    """One encoder for all jobs of this process and its forks; every unit synced by itself, and
+    spilled before: those steps are broken at too."""
     use_stand_in()
     os.environ["TOKENMILL_SYNC_SECONDS"] = "0"
     setattr(unit, "ExactEncoder", _kept_encoder)  # noqa: B010
-    setattr(pipeline, "fit_budget", _small_budget)  # noqa: B010
-    setattr(unit.UnitWorker, "relieve_memory", lambda _: None)  # noqa: B010 - it would, each time
+    setattr(worker, "SPILL_SHARE", 1 << 62)  # noqa: B010
 
 
 @dataclass

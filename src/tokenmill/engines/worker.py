@@ -43,6 +43,7 @@ from tokenmill.plan import UnitId
 from tokenmill.storage import Workspace
 from tokenmill.tokenizer import Encoding
 
+SPILL_SHARE = 4  # of this worker's memory, units that wait for their place may take one part
 # Filled by `preload` in the fork server, before any worker exists: children share its memory.
 _preloaded: dict[tuple[str, str, str], ExactEncoder] = {}
 
@@ -105,7 +106,7 @@ class _Loop:
             work.source, work.segment, work.skip, work.aside, self._progress
         ):
             self.held[encoded.summary.unit] = encoded
-            if sum(unit.held_bytes for unit in self.held.values()) > self.job.memory // 4:
+            if sum(unit.held_bytes for unit in self.held.values()) > self.job.memory // SPILL_SHARE:
                 self._spill(encoded)
             self._send(Encoded(encoded.summary))
             self._drain()
