@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
+from typing import Any
 
 from reliability.power import record
 from reliability.scorecard import Check
@@ -11,6 +14,7 @@ from tokenmill.failpoints import FaultyDisk
 
 ID = "R1"
 PROMISE = "kill anywhere"
+NO_LINKS = " without links"
 MARK = (
     "before every operation of worker and coordinator: no reader sees a broken dataset, identical"
 )
@@ -20,7 +24,8 @@ def kill_case(job: Job, fault: str, folder: Path) -> bool:
     """Whether the fault struck (or the job was over before); raises where a promise is broken."""
     output, fired = folder / "o", folder / "fired"
     job.before(output)
-    with using(FaultyDisk(fault, str(fired))):
+    kind = WithoutLinks if fault.endswith(NO_LINKS) else FaultyDisk
+    with using(kind(fault.removesuffix(NO_LINKS), str(fired))):
         code, said = in_child(lambda: job.run_first(output))
     if not fired.exists():
         assert code == 0, said
@@ -30,8 +35,16 @@ def kill_case(job: Job, fault: str, folder: Path) -> bool:
         job.check_done(output)
         return True
     assert died(code), f"ended with {code}: {said}"
-    job.check_resume(output)
+    with using(WithoutLinks("kill@1000000000") if kind is WithoutLinks else os):
+        job.check_resume(output)
     return True
+
+
+class WithoutLinks(FaultyDisk):
+    """A file system that knows no hard links: renames must do."""
+
+    def link(self, source: Any, target: Any) -> None:
+        raise OSError(errno.EPERM, "no links here")
 
 
 def operations(job: Job, folder: Path) -> dict[str, int]:
@@ -60,6 +73,11 @@ def run(check: Check) -> str:
         f"{job.name} {fault}"
         for job in jobs.values()
         for fault in faults(operations(job, check.scratch))
+    ]
+    names += [
+        name + NO_LINKS
+        for name in names
+        if name.startswith(("llmc coordinator:kill", "overwrite coordinator:kill"))
     ]
     if check.fast:
         names = names[check.seed % 9 :: 9]
