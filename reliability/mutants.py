@@ -31,9 +31,6 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "self.append(header)",
     ),
     "files not synced before the commit": ("commit.py", "files.sync(working)", "pass"),
-    "their names not synced before the commit": (
-        "commit.py", "    sync_directory(workspace.files)\n", "",
-    ),
     "published names not synced before the manifest": (
         "commit.py", "        sync_directory(folder)\n    workspace.put(",
         "        pass\n    workspace.put(",
@@ -47,8 +44,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "disk.replace(temporary, path)",
     ),
     "the output folder's own name not synced": (
-        "storage.py", "(self.work, self.output, *(new.parent for new in made))",
-        "(self.work, self.output)",
+        "storage.py", "(output, *(new.parent for new in made))", "(output,)",
     ),
     "a removed dataset's names not synced": (
         "storage.py", "            sync_directory(self.output)\n            unlink(self.removing)",
@@ -78,9 +74,9 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "steps.py", "        disk.link(source, target)\n    except FileExistsError:",
         "        disk.replace(source, target)\n    except FileExistsError:",
     ),
-    "a dataset's files removed before its manifest": (
+    "a dataset's files removed before its manifest is": (
         "storage.py", "            unlink(self.manifest)\n            sync_directory(self.output)\n",
-        "",
+        "            unlink(self.manifest)\n",
     ),
     "no decision before the names": (
         "commit.py", "    write_atomic(workspace.commit, msgspec.json.encode(decision))\n", "",
@@ -97,16 +93,12 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "a short write taken for a whole one": (
         "steps.py", "        done += written\n", "        done += len(view)\n",
     ),
-    "a failed sync forgotten": (
-        "engines/books.py", "            self._failure = error", "            pass",
-    ),
     "the journal not read": (
         "job.py", "    latest = {record.unit: record for record in records}", "    latest = {}",
     ),
     # --- cleaning up ---
     "the work folder stays": (
-        "storage.py", "            remove_tree(self.work)\n            sync_directory(self.output)",
-        "            sync_directory(self.output)",
+        "storage.py", "            unlink(self.work / LOCK)\n", "",
     ),
     "temporary files beside the dataset": (
         "storage.py", 'write_atomic(path, content, self.work / f".{path.name}.tmp")',

@@ -15,13 +15,17 @@ from tokenmill.failpoints import FaultyDisk
 ID = "R1"
 PROMISE = "kill anywhere"
 NO_LINKS = " without links"
+ANOTHER = " then another"
 MARK = (
     "before every operation of worker and coordinator: no reader sees a broken dataset, identical"
 )
 
 
-def kill_case(job: Job, fault: str, folder: Path) -> bool:
-    """Whether the fault struck (or the job was over before); raises where a promise is broken."""
+def kill_case(job: Job, fault: str, folder: Path, other: Job | None = None) -> bool:
+    """Whether the fault struck (or the job was over before); raises where a promise is broken.
+
+    With `other` the killed job is not resumed, but makes way for another.
+    """
     output, fired = folder / "o", folder / "fired"
     job.before(output)
     kind = WithoutLinks if fault.endswith(NO_LINKS) else FaultyDisk
@@ -36,7 +40,12 @@ def kill_case(job: Job, fault: str, folder: Path) -> bool:
         return True
     assert died(code), f"ended with {code}: {said}"
     with using(WithoutLinks("kill@1000000000") if kind is WithoutLinks else os):
-        job.check_resume(output)
+        if other is None:
+            job.check_resume(output)
+        else:
+            job.check_reader(output)
+            other.run(output, workers=0, overwrite=True)
+            other.check_done(output)
     return True
 
 
@@ -79,12 +88,15 @@ def run(check: Check) -> str:
         for name in names
         if name.startswith(("llmc coordinator:kill", "overwrite coordinator:kill"))
     ]
+    names += [name + ANOTHER for name in names if name.startswith("llmc coordinator:kill")]
     if check.fast:
         names = names[check.seed % 9 :: 9]
 
     def one(name: str, folder: Path) -> str:
         job, fault = name.split(" ", 1)
-        return "killed" if kill_case(jobs[job], fault, folder) else "over before"
+        other = jobs["nanogpt"] if fault.endswith(ANOTHER) else None
+        struck = kill_case(jobs[job], fault.removesuffix(ANOTHER), folder, other)
+        return "killed" if struck else "over before"
 
     check.each(names, one)
     killed = check.outcomes["killed"]

@@ -34,18 +34,19 @@ class Story:
         return self.root.name
 
     def promised(self, moment: int) -> int:
-        """How many units the job had called durable by then: records behind a journal's sync."""
-        path, promised = f"{OUTPUT}/.tokenmill/journal", 0
+        """How many units the job had called durable by then: a record is written to the journal,
+        synced by the next operation, and from then on relied upon."""
+        path, promised, asked = f"{OUTPUT}/.tokenmill/journal", 0, False
         journal = File(self.start.get(path, b""))
-        for _, operation in self.trace[:moment]:
-            if operation.path == str(self.root / path):
-                if operation.kind == "sync":
-                    journal.sync()
-                    header = journal.synced.index(b"\n", len(JOURNAL_MAGIC)) + 1
-                    promised = sum(1 for _ in _records(journal.synced, header))
-                elif operation.kind in ("write", "truncate"):
-                    at = operation.offset if operation.kind == "write" else operation.size
-                    journal.since.append((operation.kind, at, operation.data))
+        for role, operation in self.trace[:moment]:
+            if asked and role == "coordinator":
+                content, asked = journal.content(journal.since), False
+                header = content.index(b"\n", len(JOURNAL_MAGIC)) + 1
+                promised = sum(1 for _ in _records(content, header))
+            if operation.path == str(self.root / path) and operation.kind in ("write", "truncate"):
+                at = operation.offset if operation.kind == "write" else operation.size
+                journal.since.append((operation.kind, at, operation.data))
+                asked = operation.kind == "write"
         return promised
 
 

@@ -164,7 +164,6 @@ def _prepare_commit(plan: Plan, ledger: Ledger, final: State, workspace: Workspa
             named.append(_write_table(path, content, files))
         for _, working in named:
             files.sync(working)
-    sync_directory(workspace.files)
     entries = [entry for entry, _ in named]
     return Commit(
         names={entry.path: working for entry, working in named},
