@@ -163,8 +163,7 @@ class _Hand:
         here.close()
         os.setpgid(0, 0)
         with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
-            while True:
-                name = there.recv()
+            while name := there.recv():
                 folder = Path(tempfile.mkdtemp(dir=self.scratch))
                 told, outcome = "", None
                 try:
@@ -200,6 +199,8 @@ class _Hand:
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def end(self) -> None:
+        with contextlib.suppress(OSError):
+            self.pipe.send("")  # closing is not enough: later hands have inherited the pipe
         self.pipe.close()
         self.process.join(2)
         if self.process.is_alive():
