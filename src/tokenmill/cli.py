@@ -58,8 +58,12 @@ def _report(error: TokenmillError) -> None:
         import traceback
 
         traceback.print_exception(error)
+    from tokenmill.encoders.decoding import printable
+
     word = "interrupted" if isinstance(error, Interrupted) else "error"
-    click.echo(f"{click.style(word, fg='red', bold=True)}: {error.message}", err=True)
+    # Names of files and words of libraries may hold whatever a damaged file does.
+    message = printable(error.message, keep="\n\t")
+    click.echo(f"{click.style(word, fg='red', bold=True)}: {message}", err=True)
     if isinstance(error, Interrupted):
         import shlex
 
