@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
 import json
+import lzma
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ import pyarrow.parquet
 
 from reliability.hostile_inputs import BOM, arrow, column_of, json_lines, parquet, zstd
 from tokenmill.errors import TokenmillError
+from tokenmill.parquet_footer import text_chunks
 from tokenmill.pipeline import Result
 
 GOOD = ["a good row", "and another", "東京"]
@@ -31,6 +35,30 @@ def _table(suffix: str, **columns: Any) -> bytes:
     return sink.getvalue()
 
 
+def _second_magic(pack: Callable[[bytes], bytes]) -> bytes:
+    """Two streams, the second one's first bit flipped: many readers would end there in silence."""
+    second = bytearray(pack(b"the second half"))
+    second[0] ^= 1
+    return pack(b"the first half") + second
+
+
+def _bad_statistics() -> bytes:
+    """A flipped bit of the footer that makes pyarrow abort, when asked without a guard."""
+    for at in range(len(PARQUET) - 8 - int.from_bytes(PARQUET[-8:-4], "little"), len(PARQUET) - 8):
+        for bit in range(8):
+            changed = bytearray(PARQUET)
+            changed[at] ^= 1 << bit
+            try:
+                with pyarrow.parquet.ParquetFile(io.BytesIO(changed)) as file:
+                    text_chunks("x", file.metadata, "text")
+            except TokenmillError as error:
+                if "histogram" in error.message:
+                    return bytes(changed)
+            except (OSError, ValueError, pyarrow.ArrowException):
+                continue  # no footer at all
+    raise AssertionError("no such bit")
+
+
 PARQUET = parquet()(GOOD)
 STREAM = arrow("stream", "string", None)(GOOD)
 ARROW_FILE = arrow("file", "string", None)(GOOD)
@@ -38,7 +66,8 @@ LINES = json_lines(GOOD)
 DEEP = b"[" * 100_000
 
 # Name: files in order, and what is said of the last one, or how many rows they have together.
-WRONG: dict[str, tuple[dict[str, bytes], Expected]] = {
+WRONG: dict[str, tuple[dict[str, bytes | Callable[[], bytes]], Expected]] = {
+    "parquet statistics": ({"x.parquet": _bad_statistics}, "histogram size mismatch"),
     "parquet empty": ({"x.parquet": b""}, "empty"),
     "arrow empty": ({"x.arrow": b""}, "empty"),
     "jsonl empty": ({"x.jsonl": b""}, "empty"),
@@ -58,6 +87,14 @@ WRONG: dict[str, tuple[dict[str, bytes], Expected]] = {
     "bz2 header alone": ({"x.txt.bz2": b"BZh9"}, "cannot be read"),
     "zst empty frame": ({"a.jsonl": LINES, "x.jsonl.zst": zstd(b"")}, 3),
     "zst garbage behind": ({"x.txt.zst": zstd(b"text") + b"garbage"}, "cannot be read"),
+    "gz second magic": ({"x.txt.gz": _second_magic(gzip.compress)}, "cannot be read"),
+    "zst second magic": ({"x.txt.zst": _second_magic(zstd)}, "cannot be read"),
+    "xz second magic": ({"x.txt.xz": _second_magic(lzma.compress)}, "cannot be read"),
+    "bz2 second magic": ({"x.txt.bz2": _second_magic(bz2.compress)}, "cannot be read"),
+    "gz two members": ({"x.jsonl.gz": gzip.compress(LINES) + gzip.compress(LINES)}, 6),
+    "zst two frames": ({"x.jsonl.zst": zstd(LINES) + zstd(LINES)}, 6),
+    "xz two streams": ({"x.jsonl.xz": lzma.compress(LINES) + lzma.compress(LINES)}, 6),
+    "bz2 two streams": ({"x.jsonl.bz2": bz2.compress(LINES) + bz2.compress(LINES)}, 6),
     "gz behind a bom": ({"x.jsonl.gz": BOM + b"\x1f\x8b"}, "does not begin like"),
     "parquet as jsonl": ({"x.jsonl": PARQUET}, "looks like parquet"),
     "parquet as arrow": ({"x.arrow": PARQUET}, "Arrow"),
@@ -128,7 +165,7 @@ def check_wrong(
     files, expected = WRONG[name]
     paths = [folder / file for file in files]
     for path, content in zip(paths, files.values(), strict=True):
-        path.write_bytes(content)
+        path.write_bytes(content if isinstance(content, bytes) else content())
     outcome: Result | TokenmillError
     try:
         outcome = prepare(paths, folder / "out")

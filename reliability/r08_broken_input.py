@@ -31,6 +31,7 @@ from reliability.scorecard import Check
 from tokenmill import probe
 from tokenmill.config import EncoderChoice
 from tokenmill.encoders import ExactEncoder
+from tokenmill.encoders.decoding import printable
 from tokenmill.encoders.gap_tables import Ranges
 from tokenmill.engines import inline
 from tokenmill.engines.unit import Job, UnitWorker
@@ -347,7 +348,8 @@ def _command(name: str, folder: Path) -> None:
         assert dataset_bytes(folder / "out") == dataset_bytes(folder / "inline")
     else:
         assert done.returncode == expected.exit_code, done.stderr
-        assert expected.message in done.stderr, f"{expected.message!r} is not in {done.stderr!r}"
+        told = printable(expected.message, keep="\n\t")
+        assert told in done.stderr, f"{told!r} is not in {done.stderr!r}"
         assert f"hint: {expected.hint}" in done.stderr
     trial.note("read" if isinstance(expected, Result) else "error")
 

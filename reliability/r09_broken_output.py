@@ -70,7 +70,7 @@ def run(check: Check) -> str:
     records += [f"run.json flip {n}" for n in range(check.scale(100, 10))]
     check.each([*flips, *cuts, *moves, *records], _case, seconds=60)
     bad = len(check.failures)
-    changes = len(flips) + len(cuts) + len(moves)
+    changes = sum(map(check.wants, [*flips, *cuts, *moves]))
     missed = sum(not failure.case.startswith("run.json") for failure in check.failures)
     return (
         f"{changes - missed:,} of {changes:,} changes found ({len(flips):,} flips, {len(cuts)} cut "
@@ -211,7 +211,14 @@ def _from_elsewhere(output: Output, rng: random.Random) -> str:
     kinds = [kind for kind in DATASETS if kind != output.name]
     other = output.check.scratch / "datasets" / rng.choice(kinds)
     shared = [path for path in output.files if (other / path).exists()]
-    path = rng.choice([path for path in shared if path != "manifest.json"])
+    path = rng.choice(
+        [
+            path
+            for path in shared
+            if path != "manifest.json"  # with that, it is the other files that are wrong
+            and (other / path).read_bytes() != (output.root / path).read_bytes()
+        ]
+    )
     shutil.copyfile(other / path, output.root / path)
     return path
 

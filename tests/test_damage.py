@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,20 @@ import pyarrow.parquet
 import pytest
 from conftest import token_bytes, write_jsonl, write_parquet
 from conftest import tokenmill as command
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tokenmill
+from reliability.planted_rows import NO_ROW
 from tokenmill import documents
+from tokenmill.config import Reading
 from tokenmill.errors import InputError, RefusedError, SourceError, VerificationError
 from tokenmill.estimate import make_estimate
 from tokenmill.manifest import Manifest
 from tokenmill.options import make_options
 from tokenmill.pipeline import make_plan
+from tokenmill.plan import segments_of
+from tokenmill.sources import find_sources
 
 # --- parquet ---------------------------------------------------------------------------------
 
@@ -46,6 +53,7 @@ def test_parquet_with_delta_encodings_is_read(
 # In a child: what is looked for is an abort of the whole process.
 FLIP_FOOTER = """
 import sys
+import tempfile
 from pathlib import Path
 from tokenmill.errors import InputError, SourceError
 from tokenmill.estimate import _known_nulls
@@ -136,6 +144,35 @@ def test_a_first_line_that_is_an_array_is_a_bad_row_and_not_the_whole_file(tmp_p
             tokenmill.prepare(path, tmp_path / "p", workers=0)
 
 
+ROWS = st.one_of(
+    st.text(max_size=8).map(lambda text: json.dumps({"text": text}).encode()),
+    st.sampled_from(NO_ROW),
+    st.binary(max_size=12).map(lambda line: line.replace(b"\n", b"")),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(ROWS, min_size=1, max_size=12), st.integers(1, 200))
+def test_every_line_is_a_text_or_a_bad_row_with_its_bytes(lines: list[bytes], block: int) -> None:
+    """Whatever the lines are, and wherever blocks of them end."""
+    content = b'{"text": "first"}\n' + b"\n".join(lines)
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(documents, "BATCH_BYTES", block)
+        path = Path(folder) / "x.jsonl"
+        path.write_bytes(content)
+        source = find_sources([path], "text").sources[0]
+        (segment,) = segments_of(source, Reading("text"))
+        found: dict[int, bytes] = {}
+        for batch in documents.read_segment(source, segment, Reading("text")):
+            for index, row in enumerate(batch.rows.tolist()):
+                found[row] = json.dumps({"text": batch.texts.document(index).decode()}).encode()
+            found.update({bad.row: bad.content for bad in batch.bad})
+    expected = [line for line in content.split(b"\n") if line.strip()]
+    assert sorted(found) == list(range(len(expected)))
+    for row, line in enumerate(expected):
+        assert found[row] == line or json.loads(found[row]) == json.loads(line)
+
+
 def test_what_cannot_be_decompressed_comes_with_a_hint(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "x.jsonl.gz", ["a"])
     for content in (path.read_bytes()[:-4], b"no gzip"):
@@ -143,6 +180,13 @@ def test_what_cannot_be_decompressed_comes_with_a_hint(tmp_path: Path) -> None:
         with pytest.raises(InputError) as error:
             tokenmill.prepare(path, tmp_path / "o", workers=0)
         assert error.value.hint
+
+
+def test_an_error_moves_no_cursor(tmp_path: Path) -> None:
+    done = command("prepare", tmp_path / "x\x1b[2J\x07.parquet", "-o", tmp_path / "o")
+    assert done.returncode == 2
+    assert "x\\x1b[2J\\x07.parquet: no file matches" in done.stderr
+    assert "\x1b" not in done.stderr
 
 
 # --- a finished dataset ----------------------------------------------------------------------
