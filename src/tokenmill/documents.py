@@ -105,7 +105,9 @@ def _read_parquet(
     ):
         for group in range(segment.start, segment.stop):
             size, rows = sizes[group], starts[group + 1] - starts[group]
-            _take_room(source, metadata, group, starts[group], reading, room)
+            room.leave()
+            if size > room.most(PARQUET_FACTOR + room.whole_factor):
+                _take_room(source, metadata, group, starts[group], reading, room)
             try:
                 if size < DICTIONARY_BYTES + 4 * rows:
                     columns = _dictionaries(as_dictionary, group, text_column, path)
@@ -128,9 +130,6 @@ def _take_room(
     """Room for the largest page of a row group: it is decompressed whole."""
     index = column_index(metadata, reading.text_column)
     chunk = metadata.row_group(group).column(index)
-    room.leave()
-    if chunk.total_uncompressed_size <= room.most(PARQUET_FACTOR + room.whole_factor):
-        return
     largest, at, row = None, 0, first_row
     for page in pages(source.path, chunk) or ():
         if largest is None or page.size > largest.size:
@@ -261,7 +260,7 @@ def _arrow_columns(
     ):
         for at[0] in range(segment.start, segment.stop):
             block = layout.blocks[at[0]]
-            size = decompressed_bytes(served.fileno(), block)
+            size = decompressed_bytes(served.fileno(), block) + layout.prefix - layout.begin
             if size > SMALL_BATCH:
                 room.take(
                     size,
