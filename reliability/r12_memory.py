@@ -33,7 +33,7 @@ MARK = "under --memory 1GB, or refused with the memory it needs and then under t
 # What is left of a small share shows a fault with a small input.
 LIMIT = {"whole": ("1GB", 10**9, ()), "fast": ("650MB", 650 * 10**6, ("--workers", "1"))}
 SAMPLE_SECONDS = 0.05
-RUN_SECONDS = 280
+RUN_SECONDS = 900
 SENTENCE = "the same words again and again, some of them twice "
 HINT = re.compile(r"--memory (\d+)MB")
 
@@ -243,7 +243,7 @@ def _group(folder: Path, check: Check) -> Path:
 def _page(folder: Path, check: Check) -> Path:
     """A row group in a single page."""
     return write_parquet(
-        folder / "a.parquet", [SENTENCE * 60] * 1000, check.scale(680, 50),
+        folder / "a.parquet", [SENTENCE * 60] * 1000, check.scale(400, 50),
         data_page_size=(1 << 31) - 1, write_batch_size=1 << 30,
         max_rows_per_page=1 << 30,
     )  # fmt: skip
@@ -288,7 +288,7 @@ CASES = [
     Case(
         "parquet page",
         _page,
-        lambda c: c.scale(680, 50) * 1000,
+        lambda c: c.scale(400, 50) * 1000,
         refused=r"row group 0: its page of rows 0 to \d+ is .* bytes",
     ),
     Case(
