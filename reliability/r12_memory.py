@@ -329,10 +329,11 @@ def run(check: Check) -> str:
     passed = {case.name for case in CASES if not case.refused}
     at_once = max((peak for name, peak in peaks.items() if name in passed), default=0)
     limit = LIMIT["fast" if check.fast else "whole"][0]
+    words = f" ({different_count(check) / 1e6:.0f} M different words among them)"
     return (
-        f"{len(peaks)} inputs; peak {at_once / 1e6:.0f} MB under --memory {limit} "
-        f"({different_count(check) / 1e6:.0f} M different words among them); {refusals} refused "
-        "by name and size, all done with the memory asked for, in less"
+        f"{len(peaks)} inputs; peak {at_once / 1e6:.0f} MB under --memory {limit}"
+        f"{words if 'different words' in peaks else ''}; {refusals} refused by name and size, "
+        "all done with the memory asked for, in less"
     )
 
 
