@@ -64,7 +64,8 @@ def run_measured(arguments: list[str]) -> Ran:
     finally:
         process.kill()
         process.wait()
-    said.append(process.stdout.read() or b"")
+        said.append(process.stdout.read() or b"")
+        process.stdout.close()
     return Ran(process.returncode, peak, b"".join(said).decode(errors="replace"))
 
 
