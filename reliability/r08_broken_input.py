@@ -31,11 +31,10 @@ from reliability.scorecard import Check
 from tokenmill import probe
 from tokenmill.config import EncoderChoice
 from tokenmill.encoders import ExactEncoder
-from tokenmill.encoders.decoding import printable
 from tokenmill.encoders.gap_tables import Ranges
 from tokenmill.engines import inline
 from tokenmill.engines.unit import Job, UnitWorker
-from tokenmill.errors import BadRowError, InputError, SourceError, TokenmillError
+from tokenmill.errors import BadRowError, InputError, SourceError, TokenmillError, printable
 from tokenmill.estimate import make_estimate
 from tokenmill.options import make_options
 from tokenmill.pipeline import Result, make_plan

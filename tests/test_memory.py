@@ -229,3 +229,31 @@ def test_rows_without_text_fill_units_too(tmp_path: Path) -> None:
     result = tokenmill.prepare(path, tmp_path / "o", workers=0, val="none")
     assert result.manifest.counts["documents"] == 3_000_000
     assert result.run["units_encoded"] >= 2
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.sampled_from([b"\n\n", b"aba", b"abab", b"---"]),
+    st.text("ab-\n", max_size=60),
+    st.integers(0, 60),
+)
+def test_a_search_from_where_sync_says_finds_what_one_from_the_start_does(
+    value: bytes, text: str, position: int
+) -> None:
+    separator, data = Separator(value), text.encode()
+    position = min(position, len(data))
+    place = separator.sync(lambda start, stop: data[start:stop], position)
+    assert 0 <= place <= position
+    ends = [hit + len(value) for hit in separator.find_all(data).tolist()]
+    assert not any(end - len(value) < place < end for end in ends)
+    assert [end for end in ends if end >= position] == [
+        hit + len(value)
+        for hit in separator.find_all(data, place).tolist()
+        if hit + len(value) >= position
+    ]
+
+
+def test_a_place_in_a_long_run_of_separators_is_found_near_by() -> None:
+    data = b"\n" * 1_000_001
+    place = Separator(b"\n\n").sync(lambda start, stop: data[start:stop], 900_001)
+    assert place == 899_998

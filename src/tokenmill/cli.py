@@ -83,12 +83,8 @@ def _report(error: TokenmillError) -> int:
         import traceback
 
         traceback.print_exception(error)
-    from tokenmill.encoders.decoding import printable
-
     word = "interrupted" if isinstance(error, Interrupted) else "error"
-    # Names of files and words of libraries may hold whatever a damaged file does.
-    message = printable(error.message, keep="\n\t")
-    click.echo(f"{click.style(word, fg='red', bold=True)}: {message}", err=True)
+    click.echo(f"{click.style(word, fg='red', bold=True)}: {error.message}", err=True)
     if isinstance(error, Interrupted):
         if sys.argv[1:2] == ["prepare"]:
             click.echo(f"resume with: {safe(_same_command())}", err=True)

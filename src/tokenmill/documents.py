@@ -103,7 +103,9 @@ def _read_parquet(
         for group in range(segment.start, segment.stop):
             rows, chunk = starts[group + 1] - starts[group], chunks[group]
             size = chunk.total_uncompressed_size
-            _take_room(source, chunk, group, starts[group], reading, room)
+            room.leave()
+            if size > room.most(PARQUET_FACTOR + room.whole_factor):
+                _take_room(source, chunk, group, starts[group], reading, room)
             try:
                 small = size < DICTIONARY_BYTES + 4 * rows
                 if small and group not in delta:
@@ -126,9 +128,6 @@ def _take_room(
     source: Source, chunk: Any, group: int, first_row: int, reading: Reading, room: Room
 ) -> None:
     """Room for the largest page of a row group: it is decompressed whole."""
-    room.leave()
-    if chunk.total_uncompressed_size <= room.most(PARQUET_FACTOR + room.whole_factor):
-        return
     largest, at, row = None, 0, first_row
     for page in pages(source.path, chunk) or ():
         if largest is None or page.size > largest.size:
@@ -276,7 +275,7 @@ def _arrow_columns(
     ):
         for at[0] in range(segment.start, segment.stop):
             block = layout.blocks[at[0]]
-            size = decompressed_bytes(served.fileno(), block)
+            size = decompressed_bytes(served.fileno(), block) + layout.prefix - layout.begin
             if size > SMALL_BATCH:
                 room.take(
                     size,

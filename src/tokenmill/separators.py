@@ -76,7 +76,8 @@ class Separator:
         if not self.overlaps:
             return place
         if len(set(self.value)) == 1:
-            return self._before_run(read, place)
+            start = self._before_run(read, place)  # from there on, one follows the other
+            return start + (place - start) // self.length * self.length
         while place > 0:
             begin = max(0, place - self.length + 1)
             found = read(begin, place + self.length - 1).find(self.value)

@@ -92,6 +92,12 @@ def _take_uncut(room: Room, where: str, size: int, blocks: Iterator[bytes]) -> N
     room.take(need, where, what, held=READ_FACTOR * size)
 
 
+def _watched(blocks: Iterator[bytes], alive: Alive) -> Iterator[bytes]:
+    for block in blocks:
+        alive()
+        yield block
+
+
 def documents_before(source: Source, segment: Segment, reading: Reading) -> int:
     """How many documents end before a segment's first: for error messages only."""
     if source.compression or reading.separator is None or segment.start == 0:
@@ -151,7 +157,7 @@ class _Range:
                 where = f"{self.source.name}: from byte {begin.position} on"
                 steps = range(begin.position, end.position, BLOCK_BYTES)
                 blocks = (self.read(at, min(at + BLOCK_BYTES, end.position)) for at in steps)
-                _take_uncut(self.room, where, size, blocks)
+                _take_uncut(self.room, where, size, _watched(blocks, self.alive))
             data = self.read(begin.position, end.position)
             yield from self._documents(data, begin, end)
         elif self.size == 0 and self.separator is None:
@@ -343,7 +349,7 @@ class _Stream:
             for start, _, _, length, _ in _scan(self.source, self.separator, self.alive):
                 if start == self.document:
                     stop = max(self.base + held, start + length)
-                    blocks = _decompressed(self.source, self.base, stop)
+                    blocks = _watched(_decompressed(self.source, self.base, stop), self.alive)
                     _take_uncut(self.room, where, stop - self.base, blocks)
 
     def _complete(self, found: I64, length: int) -> Iterator[Batch]:

@@ -185,7 +185,6 @@ class UnitWorker:
 
     def encode_batch(self, source: Source, batch: Batch, packer: Packer) -> int:
         """Encode one batch into the packer; returns how many special strings it held."""
-        self._take_room(source, batch)
         try:
             ids, offsets = self.encoder.encode(batch.texts)
             if self.job.encoder_check and self.encoder.is_fast:
@@ -252,7 +251,7 @@ class UnitWorker:
             return WORDS_FACTOR
         return REFERENCE_FACTORS[self.job.encoding.kind]
 
-    def _take_room(self, source: Source, batch: Batch) -> None:
+    def take_room(self, source: Source, batch: Batch) -> None:
         """Room to encode a long document, or a part of one that has no place to be cut."""
         longest = int(batch.texts.lengths.max(initial=0))
         if longest <= LONG_BYTES:
@@ -413,6 +412,7 @@ class _Building:
         self.counts.quarantined += len(batch.bad)
         self.counts.text_bytes += batch.texts.size
         batch = batch._replace(rows=batch.rows - self.first_row)
+        self.worker.take_room(self.source, batch)
         self.counts.special_strings += self.worker.encode_batch(self.source, batch, self.packer)
         self.worker.relieve_memory()
 
