@@ -206,8 +206,10 @@ def stopped(clean: Clean, folder: Path, send: Callable[[int, int], None]) -> flo
 def stuck_at_start_up(clean: Clean, folder: Path) -> float:
     flag = folder / "flag"
     init = "tokenmill.engines.unit:UnitWorker.__init__"
+    planted = plant(init, "time.sleep(1000)", flag)
+    # One worker: two of them, and the other one would do all the work meanwhile.
     command = clean.start(
-        folder / "o", folder, env=stuck_after(), planted=plant(init, "time.sleep(1000)", flag)
+        folder / "o", folder, "--workers", "1", env=stuck_after(), planted=planted
     )
     record = command.check(clean.files)
     assert record["retries"] == 1, command.said
