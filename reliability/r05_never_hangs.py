@@ -76,7 +76,7 @@ def run(check: Check) -> str:
     faults += [name for name in more if name not in faults and not check.fast]
     timers = list(TIMERS)
     signals = [f"{how} {phase}" for phase in PHASES for how in ("Ctrl-C", "SIGTERM")]
-    moments = [f"random moment {i}" for i in range(check.scale(24, 3))]
+    moments = [f"random moment {i}" for i in range(check.scale(24, 2))]
     if check.fast:  # every second phase, by the one signal or the other
         timers = ["everything stopped", "left behind forkserver", "fork server SIGSTOP"]
         signals = [name for i, name in enumerate(signals) if i % 2 == (i // 2) % 2][::2]
