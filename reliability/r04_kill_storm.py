@@ -47,7 +47,7 @@ class Undisturbed:
 
 def run(check: Check) -> str:
     inputs = {"many": many_files(check.scratch / "many"), "one": one_unit(check.scratch / "one")}
-    workers, coordinators = check.scale(38, 3), check.scale(10, 1)
+    workers, coordinators = check.scale(38, 2), check.scale(10, 1)
     names = [
         *(f"workers {i}" for i in range(workers)),
         *(f"coordinator {i}" for i in range(coordinators)),
@@ -71,7 +71,7 @@ def run(check: Check) -> str:
         for what, count in json.loads(path.read_bytes()).items():
             total[what] += count
     if not check.only and not check.failures:
-        wanted = {"workers": check.scale(200, 15), "coordinators": check.scale(50, 5)}
+        wanted = {"workers": check.scale(200, 10), "coordinators": check.scale(50, 5)}
         wanted["probes"] = check.scale(4, 0)  # else no hunt was met
         for what, least in wanted.items():
             if total[what] < least:

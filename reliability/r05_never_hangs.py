@@ -76,7 +76,7 @@ def run(check: Check) -> str:
     faults += [name for name in more if name not in faults and not check.fast]
     timers = list(TIMERS)
     signals = [f"{how} {phase}" for phase in PHASES for how in ("Ctrl-C", "SIGTERM")]
-    moments = [f"random moment {i}" for i in range(check.scale(24, 3))]
+    moments = [f"random moment {i}" for i in range(check.scale(24, 2))]
     if check.fast:  # every second phase, by the one signal or the other
         timers = ["everything stopped", "left behind forkserver", "fork server SIGSTOP"]
         signals = [name for i, name in enumerate(signals) if i % 2 == (i // 2) % 2][::2]
@@ -206,8 +206,10 @@ def stopped(clean: Clean, folder: Path, send: Callable[[int, int], None]) -> flo
 def stuck_at_start_up(clean: Clean, folder: Path) -> float:
     flag = folder / "flag"
     init = "tokenmill.engines.unit:UnitWorker.__init__"
+    planted = plant(init, "time.sleep(1000)", flag)
+    # One worker: two of them, and the other one would do all the work meanwhile.
     command = clean.start(
-        folder / "o", folder, env=stuck_after(), planted=plant(init, "time.sleep(1000)", flag)
+        folder / "o", folder, "--workers", "1", env=stuck_after(), planted=planted
     )
     record = command.check(clean.files)
     assert record["retries"] == 1, command.said

@@ -45,7 +45,7 @@ def run(check: Check) -> str:
     ]
     clean = {plan: undisturbed(inputs, plan, check.scratch) for plan in PLANS}
     seconds = ["second coordinator", "stale locks", "lock"]
-    races = [f"race {i}" for i in range(check.scale(6, 2))]
+    races = [f"race {i}" for i in range(check.scale(6, 1))]
     handovers = [f"handover {i}" for i in range(check.scale(4, 1))]
     zombies = [f"zombie {when} {i}" for i in range(check.scale(4, 1)) for when in ZOMBIES]
     if check.fast:

@@ -5,7 +5,9 @@ The real command, with a signal in every phase of a run, is row R5 of the scorec
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
 import shlex
 import signal
 import subprocess
@@ -250,6 +252,36 @@ def test_a_signal_to_another_command(inputs: list[Path], tmp_path: Path) -> None
         assert "stopped by SIG" in stderr
         assert "resume" not in stderr
         assert "Traceback" not in stderr
+
+
+def test_two_real_ctrl_c_at_a_terminal(inputs: list[Path], tmp_path: Path) -> None:
+    """Typed, so that the terminal sends the signals, with the live bar on the screen."""
+    slow = tmp_path / "slow.jsonl"
+    slow.write_text('{"text": "' + "some words here " * 8_000_000 + '"}\n')
+    output = tmp_path / "it's"
+    arguments = ["prepare", str(slow), "-o", str(output), "--encoder", "reference"]
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execv(sys.executable, [sys.executable, "-m", "tokenmill", *arguments])
+    try:
+        while not (output / ".tokenmill" / "journal").exists():
+            time.sleep(0.02)
+        time.sleep(1)
+        began = time.monotonic()
+        os.write(terminal, b"\x03")
+        os.write(terminal, b"\x03")
+        screen = b""
+        with contextlib.suppress(OSError):  # the terminal is closed
+            while piece := os.read(terminal, 1000):
+                screen += piece
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert time.monotonic() - began < 5
+    finally:
+        os.close(terminal)
+    assert code == 130, screen.decode()
+    assert b"Traceback" not in screen
+    line = next(line for line in screen.splitlines() if b"resume with: " in line)
+    assert shlex.split(line.decode().partition("resume with: ")[2])[3:] == arguments
 
 
 def caught(pid: int) -> bool:

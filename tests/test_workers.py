@@ -21,6 +21,7 @@ from test_resume import descendants, start
 
 import tokenmill
 from tokenmill.config import Reading
+from tokenmill.engines import local
 from tokenmill.engines.observer import Observer
 from tokenmill.engines.unit import UnitWorker
 from tokenmill.errors import TokenmillError, WorkerError
@@ -84,7 +85,8 @@ def test_a_second_death_while_a_unit_is_read_ends_the_run_with_file_unit_and_cau
             FAULTS[how]()
         return right(column, first_row)
 
-    monkeypatch.setenv("TOKENMILL_STUCK_SECONDS", "1.5")
+    if how == "did nothing":  # else a busy machine may be taken for a stuck worker
+        monkeypatch.setenv("TOKENMILL_STUCK_SECONDS", "4")
     with monkeypatch.context() as patch:
         patch.setattr(columns, "_arrow_batch", read)
         with pytest.raises(WorkerError) as ended:
@@ -95,6 +97,34 @@ def test_a_second_death_while_a_unit_is_read_ends_the_run_with_file_unit_and_cau
     assert "row groups" in message
     assert how in message
     tokenmill.prepare(marked, tmp_path / "o", workers=2)
+    assert dataset_bytes(tmp_path / "o") == clean
+
+
+def test_a_worker_that_even_the_kernel_cannot_end_is_given_up(
+    marked: Path, clean: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that waits for a dead disk. Here it is never really killed, and wakes up late."""
+    flag = tmp_path / "flag"
+
+    def hang_once() -> None:
+        if not flag.exists():
+            flag.write_text(str(os.getpid()))
+            time.sleep(6)
+
+    plant(monkeypatch, hang_once)
+    monkeypatch.setenv("TOKENMILL_STUCK_SECONDS", "2.5")
+    monkeypatch.setattr(local, "UNKILLABLE_SECONDS", 0.5)
+    monkeypatch.setattr(local, "reap", lambda worker: worker.pipe.close())
+    notes = Notes()
+    with monkeypatch.context() as patch:
+        patch.setattr("multiprocessing.popen_fork.Popen._send_signal", lambda *_: None)
+        result = tokenmill.prepare(
+            marked, tmp_path / "o", workers=2, start_method="fork", observer=notes
+        )
+    assert result.run["retries"] == 1
+    assert "cannot be ended" in notes.lines[0]
+    assert dataset_bytes(tmp_path / "o") == clean
+    os.waitpid(int(flag.read_text()), 0)  # it ends when it finds its pipe closed
     assert dataset_bytes(tmp_path / "o") == clean
 
 
@@ -120,7 +150,8 @@ def test_a_worker_that_fails_twice_while_it_writes_a_unit_ends_the_run(
         FAULTS[how]()
 
     monkeypatch.setattr(UnitWorker, "place", place)
-    monkeypatch.setenv("TOKENMILL_STUCK_SECONDS", "1.5")
+    if how == "did nothing":  # else a busy machine may be taken for a stuck worker
+        monkeypatch.setenv("TOKENMILL_STUCK_SECONDS", "4")
     with pytest.raises(WorkerError, match=r"\d workers died on unit"):
         tokenmill.prepare(marked, tmp_path / "o", workers=2, start_method="fork")
 

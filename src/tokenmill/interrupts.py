@@ -100,20 +100,24 @@ _active: Interrupts | None = None
 def interruptible() -> Iterator[Interrupts]:
     """Signals of this process become `Interrupted`; nested calls share the outermost's."""
     global _active
+    interrupts = Interrupts()
+    if threading.current_thread() is not threading.main_thread():
+        if _active is not None:  # they come to the main thread; whoever asks in here is told too
+            interrupts.received = _active.received
+        yield interrupts
+        return
     if _active is not None:
         with _active.translated():
             yield _active
         return
-    interrupts = Interrupts()
-    if threading.current_thread() is not threading.main_thread():
-        yield interrupts  # signals are the main thread's business
-        return
-    _active = interrupts
-    before = _install(interrupts)
+    before: dict[int, Any] = {}
     try:
         with interrupts.translated():
+            with signals_held():  # all is in place before the first one can raise
+                _active, before = interrupts, _install(interrupts)
             yield interrupts
     finally:
+        interrupts.enough()
         _active = None
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -128,7 +132,7 @@ def take_over(interrupts: Interrupts) -> None:
     _install(interrupts)
 
 
-def _install(interrupts: Interrupts) -> dict[int, Callable[[int, Any], Any] | int | None]:
+def _install(interrupts: Interrupts) -> dict[int, Any]:
     """But what is ignored stays so: a shell tells its background jobs not to mind Ctrl-C."""
     wanted = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     return {number: signal.signal(number, interrupts.handle) for number in wanted}

@@ -40,7 +40,7 @@ def start_fork_server(
                     "check" if check else "no",
                     threads,
                     str(os.getpid()),
-                    util.get_temp_dir(),
+                    _own_folder(),
                     "alone" if alone else "shared",
                 )
             ),
@@ -52,6 +52,19 @@ def start_fork_server(
         with signals_held():
             forkserver.ensure_running()
     multiprocessing.set_forkserver_preload(theirs)  # a server of the caller's own is not ours
+
+
+def _own_folder() -> str:
+    """Where multiprocessing puts the server's socket, if that is this process's alone: a forked
+    child shares its parent's."""
+    global _folder_owner
+    if multiprocessing.current_process()._config.get("tempdir") is None:  # type: ignore[attr-defined]
+        _folder_owner = os.getpid()
+    folder = str(util.get_temp_dir())
+    return folder if _folder_owner == os.getpid() else ""
+
+
+_folder_owner = 0
 
 
 def _forget_inherited_server() -> None:

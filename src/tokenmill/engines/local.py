@@ -54,6 +54,7 @@ from tokenmill.engines.processes import (
     Worker,
     cause_of,
     fault_of,
+    forget_process,
     fork_server_watched,
     how_it_ended,
     main_module_hidden,
@@ -70,6 +71,7 @@ from tokenmill.steps import remove_file
 TICK_SECONDS = 0.2
 STOP_SECONDS = 2.0
 START_SECONDS = 5.0
+UNKILLABLE_SECONDS = 5.0
 
 
 class LocalEngine:
@@ -389,6 +391,9 @@ class LocalEngine:
 
     def _look_for_stuck(self, now: float) -> None:
         for worker in list(self.workers):
+            if worker.killed_because and now - worker.killed_at > UNKILLABLE_SECONDS:
+                self._give_up(worker)
+                continue
             state, worker.resident = process_state(worker.process.pid, worker.resident)
             if state != "T":
                 worker.stopped_since = None
@@ -403,8 +408,16 @@ class LocalEngine:
                 self._kill(worker, f"{HUNG} {now - worker.heard:.0f} s")
 
     def _kill(self, worker: Worker, why: str) -> None:
-        worker.killed_because = why
+        if not worker.killed_because:
+            worker.killed_because, worker.killed_at = why, time.monotonic()
         worker.process.kill()
+
+    def _give_up(self, worker: Worker) -> None:
+        """The kernel does not end a process that waits for a dead disk. If that one ever writes,
+        it writes the same bytes to the same place."""
+        worker.killed_because += " and cannot be ended"
+        forget_process(worker.process)
+        self._bury(worker)
 
     def _forgive(self, now: float) -> None:
         for worker in self.workers:

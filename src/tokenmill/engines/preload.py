@@ -30,7 +30,8 @@ def _preload() -> None:
     use_stand_in()
     if len(wanted) == 8:
         tokenizer, pattern, encoder, check, threads, coordinator, folder, whose = wanted
-        atexit.register(_clean_up_after, int(coordinator), Path(folder))
+        if folder:
+            atexit.register(_clean_up_after, int(coordinator), Path(folder))
         # The caller may start processes of its own from this server: they get nothing of ours.
         if threads == "-":
             os.environ.pop(THREADS_VARIABLE, None)

@@ -6,6 +6,7 @@ With what it takes to start processes and to wait for their end under every star
 from __future__ import annotations
 
 import contextlib
+import multiprocessing.process
 import os
 import signal
 import sys
@@ -52,6 +53,7 @@ class Worker:
         self.stopped_since: float | None = None
         self.resident = 0
         self.killed_because = ""
+        self.killed_at = 0.0
         self.hung_up = False
         self.stats: dict[str, int] = {}
         self._to_place: deque[Place] = deque()
@@ -112,6 +114,11 @@ def reap(worker: Worker) -> None:
     worker.pipe.close()
 
 
+def forget_process(process: Any) -> None:
+    """The interpreter waits for its children when it exits; not for this one."""
+    getattr(multiprocessing.process, "_children", set()).discard(process)
+
+
 def _end_stopped_fork_server() -> None:
     """It would never tell of a worker's end, neither to us nor to the interpreter's own exit."""
     from multiprocessing import forkserver
@@ -165,7 +172,7 @@ def how_it_ended(worker: Worker) -> str:
 def cause_of(worker: Worker) -> Cause:
     """Whether it may have been what it was at, or was certainly somebody else."""
     if worker.killed_because:
-        return "outside" if worker.killed_because == STOPPED else "fault"
+        return "outside" if worker.killed_because.startswith(STOPPED) else "fault"
     code = worker.process.exitcode
     if code in (None, UNSEEN, -signal.SIGKILL):
         return "kill"
