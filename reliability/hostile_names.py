@@ -18,7 +18,7 @@ def hostile_names(outside: Path) -> list[str]:
     names = [
         f"{prefix}{up}{tail}"
         for prefix in ("", "./", "index/", "index/./", "a/", "/", "//", "index//")
-        for up in ("../", "../../", "..//", ".././", "../../../../../../", ".../")
+        for up in ("../", "../../../", "../../", "..//", "../../../../../../", ".../")
         for tail in (way, "etc/passwd", "x\0", "x" * 300)
     ]
     names += [
