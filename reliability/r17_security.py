@@ -513,7 +513,7 @@ def run(check: Check) -> str:
         template = check.scratch / f"template-{state}"
         template.mkdir()
         Scene(template).begin(state)
-    check.each(names, one, seconds=60)
+    check.each(names, one)
     modules = len(list((ROOT / "src").rglob("*.py")))
     return (
         f"{modules} modules without a danger; {len(hostile_names(Path('/x')))} hostile names in "
