@@ -8,6 +8,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 DEMO   ?= demo-out
+JOBS   ?= 2
 
 .PHONY: demo test test-fast check lint types bench reliability vocab sample clean
 .DEFAULT_GOAL := demo
@@ -37,12 +38,13 @@ demo: $(VENV)/.installed
 	@echo
 	$(BIN)/tokenmill verify $(DEMO)
 
+# A file's tests stay together: they share inputs that take time to make.
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile
 
 # Without the tests marked slow: a minute or two instead of ten.
 test-fast: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow"
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

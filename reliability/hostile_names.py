@@ -18,7 +18,7 @@ def hostile_names(outside: Path) -> list[str]:
     names = [
         f"{prefix}{up}{tail}"
         for prefix in ("", "./", "index/", "index/./", "a/", "/", "//", "index//")
-        for up in ("../", "../../", "..//", ".././", "../../../../../../", ".../")
+        for up in ("../", "../../../", "../../", "..//", "../../../../../../", ".../")
         for tail in (way, "etc/passwd", "x\0", "x" * 300)
     ]
     names += [
@@ -43,7 +43,16 @@ _EVENTS = {
     "open", "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink",
     "os.truncate", "os.chmod", "os.utime", "shutil.rmtree", "os.scandir", "os.listdir",
 }  # fmt: skip
+# These change a name in a folder: where it is a link, the link and not what it points to.
+_NAMES = {"os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink"}
 _hooked = False
+
+
+def _reached(path: str, name_only: bool) -> str:
+    if not name_only:
+        return os.path.realpath(path)
+    folder, name = os.path.split(os.path.abspath(path))
+    return os.path.join(os.path.realpath(folder), name)
 
 
 def _hook(event: str, arguments: tuple[object, ...]) -> None:
@@ -51,7 +60,7 @@ def _hook(event: str, arguments: tuple[object, ...]) -> None:
         return
     for argument in arguments[: 2 if event in ("os.rename", "os.link", "os.symlink") else 1]:
         if isinstance(argument, str | bytes | os.PathLike):
-            real = os.path.realpath(os.fsdecode(argument))
+            real = _reached(os.fsdecode(argument), event in _NAMES)
             for folder, touched in _watched:
                 if real == folder or real.startswith(folder + "/"):
                     touched.append(f"{event} {real}")

@@ -212,7 +212,7 @@ def corpus(folder: Path, scale: int) -> list[Path]:
 def run(check: Check) -> str:
     inputs = check.scratch / "inputs"
     inputs.mkdir()
-    files = corpus(inputs, check.scale(70, 2))
+    files = corpus(inputs, check.scale(36, 2))
     expected: dict[str, dict[str, bytes]] = {}
     for name, options in FORMATS.items():
         place = Place(inputs, files, check.scratch / f"expected-{name}", Variant())

@@ -7,6 +7,7 @@ the tables of encodings.
 from __future__ import annotations
 
 import bz2
+import functools
 import gzip
 import json
 import lzma
@@ -24,6 +25,7 @@ from tokenmill.tokenizer import ENCODINGS, bundled_ranks
 MASK = (1 << 64) - 1
 
 
+@functools.cache
 def encoding(name: str) -> tiktoken.Encoding:
     known = ENCODINGS[name]
     return tiktoken.Encoding(

@@ -17,20 +17,20 @@ from tokenmill.errors import UsageError, VerificationError
 @pytest.fixture(scope="module")
 def sharded(
     inputs: list[Path], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[tokenmill.Dataset, list[int]]:
+) -> tuple[tokenmill.Dataset, np.ndarray]:
     out = tmp_path_factory.mktemp("sharded") / "o"
     tokenmill.prepare(inputs, out, format="llmc", shard_tokens="7k", workers=2)
     stream = [t for _, _, ids in reference.documents(inputs, "gpt2", "prepend") for t in ids]
-    return tokenmill.open_dataset(out), stream
+    return tokenmill.open_dataset(out), np.array(stream, np.uint16)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_tokens_slice_like_one_array(
-    sharded: tuple[tokenmill.Dataset, list[int]], data: st.DataObject
+    sharded: tuple[tokenmill.Dataset, np.ndarray], data: st.DataObject
 ) -> None:
     dataset, stream = sharded
-    tokens, expected = dataset["train"].tokens, np.array(stream[7000:], np.uint16)
+    tokens, expected = dataset["train"].tokens, stream[7000:]
     assert len(tokens) == len(expected)
     edge = st.one_of(st.none(), st.integers(-len(expected) - 9, len(expected) + 9))
     start, stop = data.draw(edge), data.draw(edge)
@@ -58,7 +58,7 @@ def test_documents_are_those_of_the_slow_twin(inputs: list[Path], tmp_path: Path
 
 
 def test_a_document_cut_by_a_shard_border_is_in_both_splits_in_part(
-    sharded: tuple[tokenmill.Dataset, list[int]],
+    sharded: tuple[tokenmill.Dataset, np.ndarray],
 ) -> None:
     dataset, stream = sharded
     val, train = dataset["val"], dataset["train"]
@@ -94,7 +94,7 @@ def test_row_runs_lead_from_a_document_to_its_source_and_row(
 
 
 def test_no_dataset_and_a_damaged_manifest_are_errors(
-    sharded: tuple[tokenmill.Dataset, list[int]], tmp_path: Path
+    sharded: tuple[tokenmill.Dataset, np.ndarray], tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match="no finished dataset"):
         tokenmill.open_dataset(tmp_path)

@@ -67,7 +67,7 @@ def naive(documents: list[int], cut: CutRule) -> dict[tuple[str, int], list[int]
     return files
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     st.lists(lengths, max_size=8),
     st.lists(st.booleans(), min_size=8, max_size=8),

@@ -54,7 +54,10 @@ def test_a_linked_token_file_is_read_and_only_its_link_removed(tmp_path: Path) -
 
 @pytest.mark.parametrize("place", [place for place in PLACES if place != "tokenizer"])
 def test_a_name_that_leads_out_of_the_folder_is_not_followed(place: str, tmp_path: Path) -> None:
-    PLACES[place](Scene(tmp_path), "../outside/victim")
+    for ups in (1, 3):  # from the output folder, and from the files in its work folder
+        folder = tmp_path / str(ups)
+        folder.mkdir()
+        PLACES[place](Scene(folder), "../" * ups + "outside/victim")
 
 
 def test_a_manifest_names_its_own_files_only(tmp_path: Path) -> None:
