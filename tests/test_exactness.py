@@ -126,7 +126,7 @@ def test_the_environment_does_not_change_a_byte(inputs: list[Path], tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "context"), zip(FAST, ("A{}'s ", "1{}234", "!{}\n\nx", " {}"), strict=True)
+    ("name", "context"), list(zip(FAST, ("A{}'s ", "1{}234", "!{}\n\nx", " {}"), strict=True))
 )
 def test_all_code_points_in_a_context(
     name: str, context: str, encoders: dict[str, ExactEncoder], references: dict[str, object]
