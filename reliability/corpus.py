@@ -8,9 +8,13 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pyarrow
 import pyarrow.ipc
 import pyarrow.parquet
+
+from tokenmill.manifest import UnitRecord, read_journal
+from tokenmill.plan import UnitId, fingerprint_of
 
 WORDS = [
     "the",
@@ -106,3 +110,18 @@ def dataset_bytes(folder: Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != "run.json"
     }
+
+
+def durable_records(output: Path) -> list[UnitRecord]:
+    """What a job's journal calls durable."""
+    work = output / ".tokenmill"
+    try:
+        plan = msgspec.json.decode((work / "plan.json").read_bytes())["plan"]
+    except (OSError, msgspec.DecodeError):
+        return []
+    records, _ = read_journal(work / "journal", fingerprint_of(plan))
+    return records
+
+
+def durable_units(output: Path) -> set[UnitId]:
+    return {record.unit for record in durable_records(output)}

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from reliability.corpus import durable_records
 from reliability.faults import fault_case
 from reliability.power import record
-from reliability.small_job import Job, died, durable_units, in_child, using
+from reliability.small_job import Job, died, in_child, using
 from tokenmill.errors import StorageError
 from tokenmill.failpoints import FaultyDisk
 
@@ -39,7 +40,7 @@ def _harmed(job: Job, moment: int, harm: Callable[[Path], None], folder: Path) -
 
 
 def _durable_piece(output: Path) -> tuple[Path, int, int]:
-    records = durable_units(output)
+    records = durable_records(output)
     assert records, "nothing is durable yet"
     piece = max((p for record in records for p in record.pieces), key=lambda p: p.length)
     return output / ".tokenmill/files" / piece.file, piece.offset, piece.length

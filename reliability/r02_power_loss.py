@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from reliability.corpus import durable_records
 from reliability.power import MODELS, File, Trace, disk_at, lay_out, record
 from reliability.scorecard import Check
-from reliability.small_job import Job, died, durable_units, in_child, small_jobs, using
+from reliability.small_job import Job, died, in_child, small_jobs, using
 from tokenmill.failpoints import FaultyDisk
 from tokenmill.manifest import JOURNAL_MAGIC, _records
 
@@ -95,7 +96,7 @@ def check_kept(story: Story, moment: int, output: Path) -> None:
         assert manifest.exists(), "the run was over and its dataset is gone"
         story.job.check_done(output)
     elif not manifest.exists():
-        promised, kept = story.promised(moment), len(durable_units(output))
+        promised, kept = story.promised(moment), len(durable_records(output))
         committed = (output / ".tokenmill/commit.json").exists()
         assert kept >= promised or committed, f"{promised} units were durable, {kept} are left"
 

@@ -17,10 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from reliability import corpus
-from reliability.commands import (
+from reliability.corpus import durable_units
+from reliability.processes import (
     Command,
-    decided,
-    durable_units,
+    finished,
     kill,
     plant,
     planted_moment,
@@ -333,7 +333,7 @@ def check_stopped(
     assert "Traceback" not in said, said
     command.no_orphan()
     if code == 0 and may_finish:
-        assert decided(command.output)
+        assert finished(command.output)
     else:
         assert code == (143 if how == "SIGTERM" else 130), f"exit code {code}:\n{said}"
         line = next((line for line in said.splitlines() if line.startswith("resume with: ")), "")

@@ -14,7 +14,6 @@ import random
 import re
 import struct
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ import pyarrow.ipc
 
 import tokenmill
 from reliability import hostile_files
+from reliability.command import tokenmill as run_command
 from reliability.corpus import dataset_bytes
 from reliability.hostile_inputs import FORMS, Form, Values, texts
 from reliability.planted_rows import Planted, check_quarantine, plant
@@ -385,15 +385,9 @@ def _together(which: str, folder: Path) -> None:
     assert counts["quarantined"] == sum(len(planted.bad) for _, planted in files.values())
 
 
-def command(*arguments: object, seconds: float = 300) -> subprocess.CompletedProcess[str]:
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
     """The real command; whatever it does, it shows no traceback."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tokenmill", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
-    )
+    done = run_command(*arguments)
     assert "Traceback" not in done.stderr, done.stderr
     assert done.returncode in (0, 1, 2, 3, 4), f"exit {done.returncode}: {done.stderr}"
     return done

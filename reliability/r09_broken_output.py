@@ -11,20 +11,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
 import json
 import os
 import random
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import tokenmill
 from reliability import corpus
+from reliability.command import in_process as command
 from reliability.scorecard import Check
-from tokenmill.cli import main
 from tokenmill.errors import TokenmillError
 
 ID = "R9"
@@ -119,20 +117,6 @@ class Output:
             for path, content in before.items():
                 (self.root / path).parent.mkdir(parents=True, exist_ok=True)
                 (self.root / path).write_bytes(content)
-
-
-def command(*arguments: object) -> tuple[int, str]:
-    """The real command in this process; an exception that leaves it fails the case."""
-    out, before = io.StringIO(), sys.argv
-    sys.argv = ["tokenmill", *map(str, arguments)]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-            main()
-    except SystemExit as stop:
-        return int(stop.code or 0), out.getvalue()
-    finally:
-        sys.argv = before
-    raise AssertionError("the command did not end with an exit code")
 
 
 def _case(name: str, folder: Path) -> None:

@@ -22,7 +22,8 @@ from typing import Any
 
 import tokenmill
 from reliability import corpus
-from reliability.commands import Command, durable_units, kill, plant, planted_moment, same
+from reliability.corpus import durable_units
+from reliability.processes import Command, kill, plant, planted_moment, same
 from reliability.scorecard import Check
 from tokenmill.errors import RefusedError
 from tokenmill.storage import Lock, Workspace

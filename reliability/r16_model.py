@@ -19,10 +19,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from reliability.corpus import dataset_bytes
+from reliability.corpus import dataset_bytes, durable_records
 from reliability.faults import INTERNAL
 from reliability.scorecard import Check
-from reliability.small_job import Job, died, durable_units, in_child, small_jobs, using
+from reliability.small_job import Job, died, in_child, small_jobs, using
 from tokenmill.errors import RefusedError, StorageError, TokenmillError, VerificationError
 from tokenmill.failpoints import FaultyDisk
 from tokenmill.verification import verify
@@ -103,14 +103,14 @@ class Machine(RuleBasedStateMachine):
     @rule(name=JOBS, operation=OPERATION, overwrite=st.booleans(), torn=st.booleans())
     def killed(self, name: str, operation: int, overwrite: bool, torn: bool) -> None:
         fault = f"torn@{operation // 4 + 1}" if torn else f"kill@{operation}"
-        before = {record.unit for record in durable_units(self.output)}
+        before = {record.unit for record in durable_records(self.output)}
         bound = self.working and not overwrite
         code, said = self._attempt(self.jobs[name], FaultyDisk(fault), overwrite)
         note(f"{name} {fault}: {code} {said}")
         if not died(code):
             self._after(self.jobs[name], code, said, overwrite)
         elif bound and self.working and not self.damaged:
-            kept = {record.unit for record in durable_units(self.output)}
+            kept = {record.unit for record in durable_records(self.output)}
             assert before <= kept, "what was durable is not any more"
 
     @rule(
@@ -129,7 +129,7 @@ class Machine(RuleBasedStateMachine):
     def run_again(self, name: str) -> None:
         """Undisturbed: done, or refused because of another plan, or because of the damage."""
         job, other = self.jobs[name], self.finished not in ("", name)
-        durable, finished = durable_units(self.output), self.finished
+        durable, finished = durable_records(self.output), self.finished
         try:
             result = job.run(self.output)
         except TokenmillError as error:

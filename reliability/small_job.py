@@ -11,17 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 import tokenmill
-from reliability.corpus import dataset_bytes, documents, mixed, write_jsonl
+from reliability.corpus import dataset_bytes, documents, durable_records, mixed, write_jsonl
 from tokenmill import pipeline, steps
 from tokenmill.encoders import ExactEncoder
 from tokenmill.encoders.arrays import use_stand_in
 from tokenmill.engines import unit, worker
 from tokenmill.errors import RefusedError, TokenmillError
-from tokenmill.manifest import UnitRecord, read_journal
-from tokenmill.plan import fingerprint_of
 from tokenmill.verification import verify
 
 _encoders: dict[tuple[str, str], Any] = {}
@@ -104,7 +100,7 @@ class Job:
     def check_resume(self, output: Path) -> None:
         """The same command again ends with the bytes of an undisturbed run, and nothing else."""
         self.check_reader(output)
-        durable = durable_units(output)
+        durable = durable_records(output)
         finished = (output / "manifest.json").exists()
         try:
             result = self.run(output, workers=0)
@@ -153,17 +149,6 @@ def small_jobs(folder: Path, only: str = "") -> list[Job]:
         Job("workers", inputs, {"val": 0.1}, workers=1),
     ]
     return [job.undisturbed(folder / "clean") for job in jobs if only in ("", job.name)]
-
-
-def durable_units(output: Path) -> list[UnitRecord]:
-    """What a job's journal calls durable."""
-    work = output / ".tokenmill"
-    try:
-        plan = msgspec.json.decode((work / "plan.json").read_bytes())["plan"]
-    except (OSError, msgspec.DecodeError):
-        return []
-    records, _ = read_journal(work / "journal", fingerprint_of(plan))
-    return records
 
 
 @contextlib.contextmanager
