@@ -301,21 +301,34 @@ def test_a_slow_reader_is_not_taken_for_a_hung_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each piece of a giant line takes less than the timer, all of them together far more."""
-    from tokenmill import documents as reading
+    from tokenmill import json_lines
 
     giant = write_jsonl(tmp_path / "a.jsonl", ["some words " * 2_000_000, "y"])
     tokenmill.prepare(giant, tmp_path / "a", workers=0)
-    right = reading._to_line_end
+    right = json_lines.open_stream
 
-    def slowly(stream: object, alive: Callable[[], None]) -> bytes:
-        class Slow:
-            def readline(self, size: int) -> bytes:
-                time.sleep(0.5)
-                return stream.readline(size)  # type: ignore[attr-defined,no-any-return]
+    class Slow:
+        def __init__(self, path: str, compression: str) -> None:
+            self.stream = right(path, compression)
 
-        return right(Slow(), alive)  # type: ignore[arg-type]
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.stream, name)
 
-    monkeypatch.setattr(reading, "_to_line_end", slowly)
+        def __enter__(self) -> Slow:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self.stream.close()
+
+        def read(self, size: int) -> bytes:
+            time.sleep(0.4)
+            return self.stream.read(size)  # type: ignore[no-any-return]
+
+        def readline(self, size: int) -> bytes:
+            time.sleep(0.4)
+            return self.stream.readline(size)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(json_lines, "open_stream", Slow)
     monkeypatch.setenv("TOKENMILL_STUCK_SECONDS", "1.5")
     result = tokenmill.prepare(giant, tmp_path / "b", workers=1, start_method="fork")
     assert result.run["retries"] == 0

@@ -65,6 +65,8 @@ class Dataset(Mapping[str, "Split"]):
     def path_of(self, name: str) -> Path:
         """A file of the dataset, which must be there in its full length: mapped, a shorter one
         would kill the process."""
+        if name not in self._entries:
+            raise damaged(self.directory, f"{name}: not in its manifest")
         fault = size_fault(self.directory, self._entries[name])
         if fault:
             raise damaged(self.directory, fault)

@@ -223,7 +223,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def load(cls, path: Path) -> Manifest:
         try:
             content = read_file(path)
-        except FileNotFoundError as error:
+        except (FileNotFoundError, IsADirectoryError) as error:
             raise VerificationError(f"{path}: cannot be read: {error.strerror}") from None
         return cls.decode(content, str(path))
 

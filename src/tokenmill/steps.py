@@ -90,11 +90,12 @@ def write_atomic(path: Path, content: bytes, temporary: Path | None = None) -> N
 
 
 def read_file(path: Path) -> bytes:
-    """All of a file; FileNotFoundError where there is none, every other fault explained."""
+    """All of a file; FileNotFoundError or IsADirectoryError where there is none, every other
+    fault explained."""
     try:
-        with opened(path, os.O_RDONLY) as fd:
+        with opened(path, os.O_RDONLY | os.O_NONBLOCK) as fd:  # a pipe would be waited for
             return b"".join(pieces(fd, 0, os.fstat(fd).st_size))
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
         raise
     except OSError as error:
         raise StorageError(f"{path}: cannot be read: {error.strerror}") from None

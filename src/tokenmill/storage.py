@@ -303,7 +303,7 @@ class OutputFiles:
         # Held, and not looked up anew: a worker whose coordinator is gone must not find the
         # files of another plan under the same names (--overwrite makes the folder anew).
         self._folder_fd = -1
-        with contextlib.suppress(FileNotFoundError):
+        with explained("open", self.folder), contextlib.suppress(FileNotFoundError):
             self._folder_fd = steps.disk.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
 
     def _fd(self, name: str) -> int:
