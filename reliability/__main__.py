@@ -10,6 +10,7 @@ import shlex
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -33,12 +34,19 @@ def main() -> int:
     parser.add_argument("--fast", action="store_true", help="fewer cases: minutes, not an hour")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", default="", help="one case of the row named by --only")
-    parser.add_argument("--json", default=str(ROOT / "reliability.json"), metavar="FILE")
+    parser.add_argument(
+        "--json", metavar="FILE", help="write here; default, of all rows: reliability.json"
+    )
+    parser.add_argument("--show", metavar="FILE", help="only print such a file, as Markdown")
     arguments = parser.parse_args()
+    if arguments.show:
+        print(as_markdown(json.loads(Path(arguments.show).read_text())["rows"]))
+        return 0
     wanted = {name for name in arguments.only.upper().split(",") if name}
     modules = [module for module in rows() if not wanted or module.ID in wanted]
     if not modules or (arguments.case and len(modules) != 1):
         parser.error("--case needs one row in --only" if modules else "no such row")
+    file = arguments.json or ("" if wanted else str(ROOT / "reliability.json"))
     done: list[Row] = []
     for module in modules:
         print(f"{module.ID} {module.PROMISE} ...", file=sys.stderr, flush=True)
@@ -49,9 +57,9 @@ def main() -> int:
         done.append(row)
         print(f"   {'pass' if row.passed else 'FAIL'}: {row.value} ({row.seconds:.0f} s)",
               file=sys.stderr, flush=True)  # fmt: skip
-        if not arguments.case:  # after each row: a stopped run has written what it knows
+        if file:  # after each row: a stopped run has written what it knows
             content = {"rows": [r.to_dict() for r in done]}
-            Path(arguments.json).write_text(json.dumps(content, indent=1) + "\n")
+            Path(file).write_text(json.dumps(content, indent=1) + "\n")
     show(done, arguments.seed, arguments.fast)
     return 0 if all(row.passed for row in done) else 1
 
@@ -70,7 +78,20 @@ def show(done: list[Row], seed: int, fast: bool) -> None:
             again += ["--case", failure.case] if failure.case else []
             print(f"\n{row.id} {failure.case}: {failure.what}\n  again: {shlex.join(again)}")
         if len(row.failures) > 5:
-            print(f"\n{row.id}: {len(row.failures) - 5} more failures in reliability.json")
+            print(f"\n{row.id}: {len(row.failures) - 5} more failures")
+
+
+def as_markdown(told: list[dict[str, Any]]) -> str:
+    """The table for docs/reliability.md."""
+    promises = {module.ID: module.PROMISE for module in rows()}
+    lines = ["| id | promise | seen | pass | seconds |", "| --- | --- | --- | --- | ---: |"]
+    for row in told:
+        verdict = "yes" if row["pass"] else "**no**"
+        promise = f"{promises[row['id']]}: {row['mark']}"
+        lines.append(
+            f"| {row['id']} | {promise} | {row['value']} | {verdict} | {row['seconds']:.0f} |"
+        )
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
