@@ -61,7 +61,7 @@ def main(name: str, clean: Path, folder: Path, seed: int) -> int:
         job.before(output)
         job.run_first(output)
         job.check_reader(output)  # undisturbed, a mutant does its work
-    for battery in (_damage, _power, _kills):
+    for battery in (_power, _damage, _kills):
         for case, run in battery(jobs, folder, seed):
             place = folder / "case"
             place.mkdir()
