@@ -219,11 +219,12 @@ def stuck_at_start_up(clean: Clean, folder: Path) -> float:
 def fork_server_gone(clean: Clean, folder: Path, number: int) -> float:
     """With a worker dead as well: nobody tells how it ended, and the next one must be started."""
     command = clean.start(folder / "o", folder)
-    command.until(command.workers, "a worker was there")
-    worker, server = command.workers()[0], command.fork_server()
+    # Not a worker alone: on its way to becoming the fork server, a process looks like one.
+    command.until(lambda: command.fork_server() and command.workers(), "a worker was there")
+    workers, server = command.workers(), command.fork_server()
     assert server is not None
     kill(server, number)
-    kill(worker)
+    kill(workers[0])
     code = command.wait(30)
     assert code == 0, command.said
     command.no_orphan()
