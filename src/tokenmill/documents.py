@@ -165,7 +165,7 @@ def _footer(path: str, name: str, mtime_ns: int, text_column: str) -> _Footer:
     """Kept: a file is read in many segments."""
     with open_parquet(path) as file:
         metadata, schema = file.metadata, file.schema_arrow
-    chunks = text_chunks(name, metadata, text_column)
+    chunks = text_chunks(name, metadata, text_column, looked_at=True)
     counts = row_counts(name, metadata)
     starts = list(itertools.accumulate(counts, initial=0))
     delta = {i for i, chunk in enumerate(chunks) if "DELTA" in " ".join(chunk.encodings)}
@@ -175,9 +175,13 @@ def _footer(path: str, name: str, mtime_ns: int, text_column: str) -> _Footer:
 def _all_of(columns: Iterator[Any], rows: int) -> Iterator[Any]:
     """The columns of a row group, which must have as many rows as its footer counts."""
     found = 0
-    for column in columns:
+
+    def counted(column: Any) -> Any:
+        nonlocal found
         found += len(column)
-        yield column
+        return column
+
+    yield from map(counted, columns)  # nothing in here holds a column while it is worked on
     if found != rows:
         raise EOFError(f"it has {found} rows, the footer counts {rows}")
 

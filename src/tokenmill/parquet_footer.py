@@ -50,10 +50,16 @@ def text_sizes(where: str, metadata: Any, text_column: str) -> list[int]:
     return [chunk.total_uncompressed_size for chunk in chunks]
 
 
-def text_chunks(where: str, metadata: Any, text_column: str) -> list[Any]:
-    """The text column's chunk of each row group."""
+def text_chunks(
+    where: str, metadata: Any, text_column: str, *, looked_at: bool = False
+) -> list[Any]:
+    """The text column's chunk of each row group.
+
+    `looked_at`: by whoever cut the file into segments. A worker need not look again, and would
+    hold more memory from then on (pyarrow starts threads for it).
+    """
     groups = list(range(metadata.num_row_groups))
-    if _fault(metadata, text_column, groups):
+    if not looked_at and _fault(metadata, text_column, groups):
         for group in groups:
             fault = _fault(metadata, text_column, [group])
             if fault:
