@@ -117,7 +117,7 @@ def durable_records(output: Path) -> list[UnitRecord]:
     work = output / ".tokenmill"
     try:
         plan = msgspec.json.decode((work / "plan.json").read_bytes())["plan"]
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
         return []
     records, _ = read_journal(work / "journal", fingerprint_of(plan))
     return records

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
 from pathlib import Path
 from typing import Any
 
-from reliability.power import Trace, record
 from reliability.small_job import Job, in_child, using
-from tokenmill.failpoints import NEEDS_SPACE, FaultyDisk, Operation
+from tokenmill.failpoints import FaultyDisk as OneFault
+from tokenmill.failpoints import Operation
 
+NEVER = 1_000_000_000
 INTERNAL = 99  # of `in_child`: something that is no error of ours
+
+
+class FaultyDisk(OneFault):
+    """Also tells how often the fault could have happened: a byte a time, from all processes."""
+
+    def __init__(self, fault: str, fired: str = "", counting: str = "") -> None:
+        super().__init__(fault, fired)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self.counter = os.open(counting, flags) if counting else -1
+
+    def _due(self, operation: Operation) -> bool:
+        before, process = self._count, self._process
+        due = super()._due(operation)
+        if self.counter >= 0 and (self._count, self._process) != (before, process):
+            os.write(self.counter, b".")
+        return due
 
 
 def fault_case(job: Job, fault: str, folder: Path) -> str:
@@ -49,30 +66,20 @@ def check_answer(
     job.check_resume(output)
 
 
-def operations(job: Job, folder: Path) -> Trace:
-    output = folder / f"count-{job.name}"
-    job.before(output)
-    return record(lambda: job.run_first(output), folder / "trace")
-
-
-def every(
-    trace: Trace, fault: str, which: Callable[[Operation], bool] = lambda _: True
-) -> list[str]:
-    """The fault at every operation of coordinator and worker."""
-    counts: dict[str, int] = {}
-    for role, operation in trace:
-        if which(operation):
-            counts[role] = counts.get(role, 0) + 1
-    spec, lasting = fault.rstrip("+"), "+" * fault.endswith("+")
-    return [f"{role}:{spec}@{n}{lasting}" for role in counts for n in range(1, counts[role] + 1)]
-
-
-def needs_space(operation: Operation) -> bool:
-    return operation.kind in NEEDS_SPACE
-
-
-def is_write(operation: Operation) -> bool:
-    return operation.kind == "write"
+def every(job: Job, fault: str, folder: Path) -> list[str]:
+    """The fault at every operation of coordinator and worker at which it can happen."""
+    lasting = "+" * fault.endswith("+")
+    fault = fault.rstrip("+")
+    found = []
+    for role in ("coordinator", "worker") if job.workers else ("coordinator",):
+        output = folder / f"count-{job.name}-{role}-{fault}"
+        job.before(output)
+        disk = FaultyDisk(f"{role}:{fault}@{NEVER}", counting=str(output) + ".count")
+        with using(disk):
+            job.run_first(output)
+        count = len(Path(str(output) + ".count").read_bytes())
+        found += [f"{role}:{fault}@{n}{lasting}" for n in range(1, count + 1)]
+    return found
 
 
 def share_of(names: list[str], check: Any, share: int) -> list[str]:

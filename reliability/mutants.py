@@ -105,7 +105,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "write_atomic(path, content)",
     ),
     "a removal that was begun is not finished": (
-        "job.py", "run.overwrite or workspace.removing.exists()", "run.overwrite",
+        "job.py", "if run.overwrite or begun:", "if run.overwrite:",
     ),
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from reliability.power import record
+from reliability.faults import every
 from reliability.scorecard import Check
 from reliability.small_job import Job, died, in_child, small_jobs, using
 from tokenmill.failpoints import FaultyDisk
@@ -56,33 +56,13 @@ class WithoutLinks(FaultyDisk):
         raise OSError(errno.EPERM, "no links here")
 
 
-def operations(job: Job, folder: Path) -> dict[str, int]:
-    """How many operations coordinator and worker perform, and how many of them are writes."""
-    output = folder / f"count-{job.name}"
-    job.before(output)
-    trace = record(lambda: job.run_first(output), folder / "trace")
-    counts: dict[str, int] = {}
-    for role, operation in trace:
-        for key in (role, f"{role} write")[: 1 + (operation.kind == "write")]:
-            counts[key] = counts.get(key, 0) + 1
-    return counts
-
-
-def faults(counts: dict[str, int]) -> list[str]:
-    found = []
-    for role in ("coordinator", "worker"):
-        found += [f"{role}:kill@{n}" for n in range(1, counts.get(role, 0) + 1)]
-        found += [f"{role}:torn@{n}" for n in range(1, counts.get(f"{role} write", 0) + 1)]
-    return found
+def faults(job: Job, folder: Path) -> list[str]:
+    return [*every(job, "kill", folder), *every(job, "torn", folder)]
 
 
 def run(check: Check) -> str:
     jobs = {job.name: job for job in small_jobs(check.scratch)}
-    names = [
-        f"{job.name} {fault}"
-        for job in jobs.values()
-        for fault in faults(operations(job, check.scratch))
-    ]
+    names = [f"{job.name} {fault}" for job in jobs.values() for fault in faults(job, check.scratch)]
     names += [
         name + NO_LINKS
         for name in names

@@ -101,14 +101,14 @@ def _power(jobs: list[Job], folder: Path, seed: int) -> Cases:
 
 def _kills(jobs: list[Job], folder: Path, seed: int) -> Cases:
     """R1"""
-    from reliability.r01_kill_anywhere import faults, kill_case, operations
+    from reliability.r01_kill_anywhere import faults, kill_case
 
     nanogpt, llmc, overwrite = jobs[:3]
-    for fault in faults(operations(llmc, folder))[::-1]:  # the commit is near the end
+    for fault in faults(llmc, folder)[::-1]:  # the commit is near the end
         if ":kill" in fault:
             yield f"{fault}, then another", partial(kill_case, llmc, fault, other=nanogpt)
     for job in (nanogpt, overwrite):
-        for fault in faults(operations(job, folder)):
+        for fault in faults(job, folder):
             yield f"{job.name} {fault}", partial(kill_case, job, fault)
 
 

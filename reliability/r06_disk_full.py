@@ -13,9 +13,6 @@ from reliability.faults import (
     check_answer,
     every,
     fault_case,
-    is_write,
-    needs_space,
-    operations,
     outcome,
     share_of,
 )
@@ -31,9 +28,8 @@ def run(check: Check) -> str:
     jobs = {job.name: job for job in small_jobs(check.scratch)}
     names: list[str] = []
     for job in jobs.values():
-        trace = operations(job, check.scratch)
-        names += [f"{job.name} {fault}" for fault in every(trace, "enospc+", needs_space)]
-        names += [f"{job.name} {fault}" for fault in every(trace, "short", is_write)]
+        for fault in ("enospc+", "short"):
+            names += [f"{job.name} {one}" for one in every(job, fault, check.scratch)]
     names = share_of(names, check, 9)
     failpoints = len(names)
     names += [f"{name} limit {size}" for name in jobs for size in range(0, 4000, 500)]

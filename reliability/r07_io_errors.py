@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from reliability import no_reads
-from reliability.faults import every, fault_case, operations, share_of
+from reliability.faults import every, fault_case, share_of
 from reliability.scorecard import Check
 from reliability.small_job import Job, in_child, small_jobs
 from tokenmill.documents import read_segment
@@ -20,9 +20,7 @@ MARK = "EIO at every operation: done all the same or reported, never a false suc
 def run(check: Check) -> str:
     jobs = {job.name: job for job in small_jobs(check.scratch)}
     names = [
-        f"{job.name} {fault}"
-        for job in jobs.values()
-        for fault in every(operations(job, check.scratch), "eio")
+        f"{job.name} {fault}" for job in jobs.values() for fault in every(job, "eio", check.scratch)
     ]
     names = share_of(names, check, 9)
     inputs = len(jobs["llmc"].inputs) if no_reads.available() else 0

@@ -62,7 +62,8 @@ def open_job(
         return
     lock = Lock(workspace)
     try:
-        if run.overwrite or workspace.removing.exists():
+        begun = workspace.removing.exists() and not workspace.manifest.exists()
+        if run.overwrite or begun:  # else nothing of the dataset is gone, and nothing shall go
             _remove_old(workspace)
         if workspace.manifest.exists():  # a crash before the work folder was removed
             yield Opened(_finished(plan, workspace), None, [], {})

@@ -18,6 +18,7 @@ module and `steps` writes.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import time
@@ -123,8 +124,11 @@ class Workspace:
             for path in [p for p in self.work.iterdir() if p.name != LOCK]:
                 remove_tree(path)
             unlink(self.work / LOCK)
-            with contextlib.suppress(OSError):
+            try:
                 steps.disk.rmdir(self.work)
+            except OSError as error:  # the next one is here already, or was
+                if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+                    raise
             sync_directory(self.output)
 
     def begin_removal(self) -> None:
