@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tokenmill.deep import verify_deep
     from tokenmill.inspection import DocumentView, Summary, inspect, inspect_document
     from tokenmill.loader import Dataset, open_dataset
-    from tokenmill.pipeline import Result, prepare
+    from tokenmill.pipeline import Fetched, Result, download, prepare
     from tokenmill.verification import Report, verify
 
 __version__ = "0.1.0"
@@ -25,11 +25,13 @@ __all__ = [
     "Dataset",
     "DeepReport",
     "DocumentView",
+    "Fetched",
     "Report",
     "Result",
     "Summary",
     "TokenmillError",
     "__version__",
+    "download",
     "inspect",
     "inspect_document",
     "open_dataset",
@@ -41,6 +43,8 @@ __all__ = [
 _HOMES = {
     "prepare": "tokenmill.pipeline",
     "Result": "tokenmill.pipeline",
+    "download": "tokenmill.pipeline",
+    "Fetched": "tokenmill.pipeline",
     "open_dataset": "tokenmill.loader",
     "Dataset": "tokenmill.loader",
     "verify": "tokenmill.verification",

@@ -100,6 +100,15 @@ RUN = [
         help="Encode samples again with the reference.",
     ),
     click.option("--on-bad-row", default="stop", show_default=True, help="stop or quarantine."),
+    click.option(
+        "--keep-downloads/--no-keep-downloads",
+        default=True,
+        show_default=True,
+        help="Keep fetched inputs in the cache, or remove each once its tokens are durable.",
+    ),
+    click.option(
+        "--downloads", type=int, default=4, metavar="N", help="Files on their way at a time."
+    ),
     click.option("--overwrite", is_flag=True, help="Remove what tokenmill made in DIR before."),
     click.option("--json", "as_json", is_flag=True, help="Result as JSON on stdout."),
 ]

@@ -169,6 +169,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     encoder_check: bool = True
     on_bad_row: OnBadRow = "stop"
     overwrite: bool = False
+    keep_downloads: bool = True
+    downloads: int = 4
     sync_seconds: float = 2.0
     sync_bytes: int = 256_000_000
     stuck_seconds: float = 60.0

@@ -7,6 +7,7 @@
     ├── RefusedError               exit 2   we could, but it would destroy or mix something
     ├── BadRowError                exit 1   a row that is not text (file, row, reason)
     ├── SourceError                exit 1   an input that broke or changed while it was read
+    │   └── OfflineError           exit 1   not here yet, and no network is to be used
     ├── EncoderError               exit 1   fast and reference encoder disagree, or neither can
     ├── WorkerError                exit 1   workers died or hung on the same unit or row
     ├── StorageError               exit 1   the disk said no (path and operation)
@@ -103,6 +104,10 @@ class SourceError(TokenmillError):
     pass
 
 
+class OfflineError(SourceError):
+    pass
+
+
 class EncoderError(TokenmillError):
     pass
 
@@ -154,6 +159,7 @@ _BY_NAME: dict[str, type[TokenmillError]] = {
         RefusedError,
         BadRowError,
         SourceError,
+        OfflineError,
         EncoderError,
         WorkerError,
         StorageError,

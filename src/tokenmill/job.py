@@ -16,7 +16,7 @@ import msgspec
 from tokenmill.commit import published, read_commit, roll_back
 from tokenmill.config import RunSettings
 from tokenmill.engines.books import Books, check_pieces
-from tokenmill.errors import RefusedError, VerificationError
+from tokenmill.errors import RefusedError, StorageError, VerificationError
 from tokenmill.links import refuse_links
 from tokenmill.manifest import Manifest, UnitRecord, read_journal
 from tokenmill.plan import Plan, difference
@@ -79,6 +79,16 @@ def open_job(
             books.close()
     finally:
         lock.release()
+
+
+def bound_revisions(workspace: Workspace) -> dict[str, str]:
+    """The commits of the Hub that an output is bound to: what it was begun with holds, whatever
+    its branch points to today."""
+    for path in (workspace.plan, workspace.manifest):
+        with contextlib.suppress(OSError, StorageError, *UNREADABLE, KeyError, TypeError):
+            revisions = msgspec.json.decode(read_file(path))["plan"].get("revisions", {})
+            return msgspec.convert(revisions, dict[str, str])
+    return {}
 
 
 def refuse_output(plan: Plan, workspace: Workspace) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import fnmatch
 import glob
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,9 +25,6 @@ BOOKKEEPING = {
     "indices*.arrow": "indices of datasets",
     "*.lock": "a lock",
 }
-
-
-URL = r"[A-Za-z][A-Za-z0-9+.-]*://"
 
 
 class Skipped(msgspec.Struct, frozen=True):
@@ -50,8 +46,6 @@ def expand(argument: str, skipped: list[Skipped]) -> list[str]:
         return files
     if os.path.exists(argument):
         return [os.path.abspath(argument)]
-    if re.match(URL, argument):
-        raise InputError(f"{argument}: not a local file", hint="download it first")
     if glob.has_magic(argument):
         matches = _expand_glob(argument, skipped)
         files = _without_bookkeeping(matches, skipped)

@@ -21,7 +21,7 @@ from tokenmill.config import (
 )
 from tokenmill.errors import UsageError
 from tokenmill.formats import Format, get_format
-from tokenmill.listing import URL
+from tokenmill.remote.address import is_url
 from tokenmill.tokenizer import Encoding
 from tokenmill.vocabulary_files import find_encoding, settled_id, special_id
 
@@ -57,6 +57,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     encoder_check: bool = True
     on_bad_row: str = "stop"
     overwrite: bool = False
+    keep_downloads: bool = True
+    downloads: int = 4
 
 
 def make_options(options: dict[str, Any]) -> Options:
@@ -67,6 +69,8 @@ def make_options(options: dict[str, Any]) -> Options:
         raise UsageError(str(error).replace("Unexpected", "unexpected")) from None
     if not 0 <= wanted.seed < 1 << 64:
         raise UsageError(f"--seed {wanted.seed}: must be from 0 to 2**64 - 1")
+    if not 1 <= wanted.downloads <= 64:
+        raise UsageError(f"--downloads {wanted.downloads}: must be from 1 to 64")
     return wanted
 
 
@@ -77,7 +81,7 @@ def plan_settings(
     encoding = encoding or find_encoding(options.tokenizer, options.pattern)
     if not os.fspath(output):
         raise UsageError("-o: is empty", hint="name a folder")
-    if re.match(URL, os.fspath(output)):
+    if is_url(os.fspath(output)):
         raise UsageError(f"-o {output}: not a local folder", hint="write to a local one and copy")
     if os.fsencode(output).decode(errors="ignore") != os.fspath(output):
         raise UsageError(f"{output!r}: not a name in UTF-8")
@@ -236,6 +240,8 @@ def run_settings(options: Options, budget: Budget, encoding: Encoding) -> RunSet
             "--on-bad-row", options.on_bad_row, ("stop", "quarantine")
         ),
         overwrite=options.overwrite,
+        keep_downloads=options.keep_downloads,
+        downloads=options.downloads,
         **_test_knobs(),
     )
 

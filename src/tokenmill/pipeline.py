@@ -1,10 +1,11 @@
 """The main path on one screen: inputs to a committed dataset.
 
-settings -> sources -> plan -> (lock, recover) -> engine -> commit -> run.json
+settings -> sources -> plan -> (lock, recover) -> supply -> engine -> commit -> run.json
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import time
@@ -25,14 +26,19 @@ from tokenmill.errors import TokenmillError, UsageError
 from tokenmill.gap_cache import LIBRARY, gap_for
 from tokenmill.hf_dataset import dataset_files, is_dataset
 from tokenmill.interrupts import Interrupts, interruptible
-from tokenmill.job import Opened, open_job
-from tokenmill.manifest import Manifest
+from tokenmill.job import Opened, bound_revisions, open_job
+from tokenmill.manifest import Manifest, UnitRecord
+from tokenmill.needs import Needs, needs_of, refuse_if_offline
 from tokenmill.options import Options, make_options, plan_settings, run_settings
 from tokenmill.plan import Plan
+from tokenmill.remote.hub import Shelf
 from tokenmill.sources import Found, find_sources
-from tokenmill.storage import Workspace
+from tokenmill.storage import Workspace, keep_in_cache, read_from_cache
+from tokenmill.supply import Supply, Watched
 from tokenmill.tokenizer import Encoding
 from tokenmill.vocabulary_files import find_encoding
+
+TICK_SECONDS = 0.1
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +61,18 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     run: RunSettings
     budget: Budget
     output: str
+    needs: Needs | None = None  # where inputs are elsewhere
+
+
+class Fetched(msgspec.Struct, frozen=True, kw_only=True):
+    """What `download` did: every input is here now."""
+
+    files: int
+    bytes: int
+    fetched_files: int
+    fetched_bytes: int
+    seconds: float
+    revisions: dict[str, str]
 
 
 def prepare(
@@ -67,7 +85,7 @@ def prepare(
 ) -> Result:
     """Turn text into token files; the same call resumes after any interruption.
 
-    `inputs`: files, directories or globs, one or several; or a `datasets.Dataset`.
+    `inputs`: files, directories, globs or URLs, one or several; or a `datasets.Dataset`.
 
     >>> tokenmill.prepare("data/*.parquet", "out", format="llmc", tokenizer="gpt2")
     """
@@ -91,19 +109,27 @@ def _prepare(
 ) -> Result:
     began = time.monotonic()
     warm_up(wanted)
-    prepared = make_plan(inputs, output, wanted)
+    shelf = Shelf(read_from_cache)
+    prepared = make_plan(inputs, output, wanted, shelf)
+    keep_listings(shelf)
     if prepared.budget.note:
         observer.note(prepared.budget.note)
     workspace = Workspace(output)
+    supply = make_supply(prepared, workspace)
+    if not workspace.plan.exists() and not workspace.manifest.exists():
+        prepared = _survey(prepared, supply, workspace)  # refused before anything is made
     with (
         interrupts.deferred(),
         open_job(prepared.plan, prepared.run, workspace, interrupts.check) as opened,
+        contextlib.closing(supply),
     ):
         manifest, run = opened.manifest, {}
         if manifest is None:
+            if not supply.surveyed:
+                prepared = _survey(prepared, supply, workspace, opened.durable)
             if on_plan:
                 on_plan(prepared)
-            run = _mill(prepared, opened, observer, interrupts)
+            run = _mill(prepared, opened, supply, Watched(observer, supply), interrupts)
             books = opened.books
             assert books is not None
             for source in prepared.plan.sources:
@@ -126,10 +152,80 @@ def _prepare(
     )
 
 
+def download(
+    inputs: Any,
+    output: str | os.PathLike[str] = "out",
+    *,
+    observer: Observer | None = None,
+    on_plan: Callable[[Prepared], None] | None = None,
+    **options: Any,
+) -> Fetched:
+    """Fetch the inputs that are elsewhere, so that `prepare` with the same arguments finds them
+    here, also offline. Writes only to the caches.
+
+    >>> tokenmill.download("hf://datasets/HuggingFaceFW/fineweb-edu/sample/10BT")
+    """
+    began = time.monotonic()
+    wanted = make_options({**options, "keep_downloads": True})
+    shelf, workspace = Shelf(read_from_cache), Workspace(output)
+    with interruptible() as interrupts:
+        prepared = make_plan(inputs, output, wanted, shelf)
+        keep_listings(shelf)
+        supply, sources = make_supply(prepared, workspace), prepared.plan.sources
+        trial = msgspec.structs.replace(prepared.plan.settings, limit_docs=0, limit_tokens=0)
+        supply.plan = msgspec.structs.replace(prepared.plan, settings=trial)
+        prepared = _survey(prepared, supply, workspace)
+        if on_plan:
+            on_plan(prepared)
+        watched, snapshot = Watched(observer or Observer(), supply), Snapshot()
+        with interrupts.deferred(), contextlib.closing(supply):
+            supply.start()
+            for source in sources:
+                while supply.here(source) is None:
+                    interrupts.check()
+                    watched.update(snapshot)
+                    time.sleep(TICK_SECONDS)
+            watched.update(snapshot)
+    return Fetched(
+        files=len(sources),
+        bytes=prepared.plan.input_bytes,
+        fetched_files=len(supply.missing),
+        fetched_bytes=supply.bytes_total,
+        seconds=time.monotonic() - began,
+        revisions=prepared.plan.revisions,
+    )
+
+
+def make_supply(prepared: Prepared, workspace: Workspace) -> Supply:
+    run = prepared.run
+    return Supply(prepared.plan, workspace, keep=run.keep_downloads, downloads=run.downloads)
+
+
+def _survey(
+    prepared: Prepared, supply: Supply, workspace: Workspace, durable: Sequence[UnitRecord] = ()
+) -> Prepared:
+    """What is to be fetched, and whether it fits; raises where it does not."""
+    supply.survey(durable)
+    written = sum(piece.length for record in durable for piece in record.pieces)
+    needs = needs_of(prepared.plan, supply, workspace, written)
+    if needs is not None:
+        refuse_if_offline(supply.missing)
+        needs.refuse_if_short()
+    return msgspec.structs.replace(prepared, needs=needs)
+
+
+def keep_listings(shelf: Shelf) -> None:
+    """So that the same inputs are found again without a request, also offline."""
+    for name, content in shelf.new.items():
+        with suppress(TokenmillError):  # nothing is lost but time
+            keep_in_cache(name, content)
+
+
 def make_plan(
     inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     output: str | os.PathLike[str],
     options: Options,
+    shelf: Shelf | None = None,
 ) -> Prepared:
     """Validate everything and look at the inputs. Writes nothing."""
     if isinstance(inputs, str | os.PathLike):
@@ -144,11 +240,18 @@ def make_plan(
         options.workers,
         None if options.memory is None else parse_bytes(options.memory, what="--memory"),
     )
-    found = find_sources(inputs, settings.text_column, exclude=output)
+    pins = {} if options.overwrite else bound_revisions(Workspace(output))
+    found = find_sources(
+        inputs,
+        settings.text_column,
+        exclude=output,
+        pins=pins,
+        shelf=shelf or Shelf(read_from_cache),
+    )
     if settings.text_separator and all(source.kind != "text" for source in found.sources):
         raise UsageError("--text-separator: none of the inputs is a text file")
     return Prepared(
-        plan=Plan(settings=settings, sources=found.sources),
+        plan=Plan(settings=settings, sources=found.sources, revisions=found.revisions),
         encoding=encoding,
         found=found,
         run=run_settings(options, budget, encoding),
@@ -165,7 +268,11 @@ def warm_up(options: Options) -> None:
 
 
 def _mill(
-    prepared: Prepared, opened: Opened, observer: Observer, interrupts: Interrupts
+    prepared: Prepared,
+    opened: Opened,
+    supply: Supply,
+    observer: Observer,
+    interrupts: Interrupts,
 ) -> dict[str, Any]:
     """Encode and write every unit that is not durable yet; all of them are when this returns."""
     from tokenmill.engines.inline import run_inline
@@ -188,7 +295,9 @@ def _mill(
         workers=prepared.budget.wanted,
     )
     snapshot = Snapshot(bytes_total=plan.input_bytes)
-    jobs = segment_jobs(plan, opened.durable, opened.aside)
+    jobs = segment_jobs(plan, opened.durable, opened.aside, supply)
+    books.on_durable = supply.units_durable
+    supply.start()
     began, starting = time.monotonic(), 0.0
     try:
         if run.workers == 0:
@@ -225,7 +334,8 @@ def _write_run_record(
         **run,
         "settings": msgspec.to_builtins(prepared.run),
         "sources": {
-            s.name: {"path": s.path, "mtime_ns": s.mtime_ns} for s in prepared.plan.sources
+            s.name: {"path": s.path or s.name, "mtime_ns": s.mtime_ns}
+            for s in prepared.plan.sources
         },
         "tokenizer": prepared.encoding.path or prepared.encoding.name,
         "host": platform.node(),

@@ -70,14 +70,16 @@ class UnitId(msgspec.Struct, frozen=True, array_like=True, order=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     settings: PlanSettings
     sources: tuple[Source, ...]
+    revisions: dict[str, str] = {}  # of the Hub, as asked for -> commit
 
     def to_dict(self) -> dict[str, Any]:
         """What is bound to an output: nothing of this machine, this run or this moment."""
-        return {
+        plan = {
             "cut_rule": cut_rule(),
             "settings": settings_to_dict(self.settings),
             "sources": [source.identity() for source in self.sources],
         }
+        return plan if not self.revisions else {**plan, "revisions": self.revisions}
 
     @property
     def fingerprint(self) -> str:
@@ -101,6 +103,10 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     for key in sorted(before.keys() | after.keys()):
         if before.get(key) != after.get(key):
             lines.append(f"{key}: {_show(before.get(key))} -> {_show(after.get(key))}")
+    commits, others = old.get("revisions", {}), new.get("revisions", {})
+    for name in sorted(commits.keys() | others.keys()):
+        if commits.get(name) != others.get(name):
+            lines.append(f"{name}: commit {commits.get(name)} -> {others.get(name)}")
     lines.extend(_source_difference(old["sources"], new["sources"]))
     return lines
 

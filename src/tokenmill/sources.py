@@ -24,6 +24,9 @@ from tokenmill.errors import InputError, SourceError
 from tokenmill.fields import check_column, field_names, has_field, listed
 from tokenmill.listing import Skipped, expand, printable, refuse_twice
 from tokenmill.parquet_footer import column_paths, row_counts
+from tokenmill.remote.address import RemoteFile, is_url
+from tokenmill.remote.hub import Shelf
+from tokenmill.remote.locate import locate
 from tokenmill.streams import open_stream
 
 Kind = Literal["parquet", "arrow", "jsonl", "text"]
@@ -40,6 +43,7 @@ EXTENSIONS: dict[str, Kind] = {
     ".txt": "text",
 }
 COMPRESSIONS = {".gz": "gz", ".zst": "zst", ".bz2": "bz2", ".xz": "xz"}
+EXTENSION_NAMES = (*EXTENSIONS, *COMPRESSIONS)
 MAGIC = {"gz": b"\x1f\x8b", "zst": b"\x28\xb5\x2f\xfd", "bz2": b"BZh", "xz": b"\xfd7zXZ\x00"}
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 BOM = b"\xef\xbb\xbf"
@@ -52,7 +56,11 @@ READ_BUFFER = 1 << 20
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """One input file. `name` is relative to the inputs' common root; `path` opens it."""
+    """One input file. `name` is relative to the inputs' common root, or a URL; `path` opens it.
+
+    One that is elsewhere (`remote`) has no path until it is fetched; then `at_hand` makes it one
+    that has, and that is what workers see.
+    """
 
     number: int
     name: str
@@ -64,6 +72,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     mtime_ns: int
     rows: int = -1  # known from a parquet footer or Arrow's headers; -1 where only reading tells
     chained: bool = False  # Arrow whose dictionaries change on the way: read in order
+    remote: RemoteFile | None = None
 
     def identity(self) -> dict[str, Any]:
         """What binds this source to a plan: nothing of where or when it lies on disk."""
@@ -73,46 +82,107 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 class Found(msgspec.Struct, frozen=True):
     sources: tuple[Source, ...]
     skipped: tuple[Skipped, ...]
+    revisions: dict[str, str] = {}  # of the Hub, as asked for -> commit
 
 
 def find_sources(
     inputs: Sequence[str | os.PathLike[str]],
     text_column: str,
     exclude: str | os.PathLike[str] | None = None,
+    pins: dict[str, str] | None = None,
+    shelf: Shelf | None = None,
 ) -> Found:
     """Every file the inputs name, checked, in order; and what was passed over, with the reason.
 
     `exclude` is the output folder: where it lies inside an input folder, a second run must not
-    take what the first one wrote for input.
+    take what the first one wrote for input. `pins`: commits of the Hub that it is bound to.
     """
     if not inputs:
         raise InputError("no inputs given", hint="name files, directories or globs")
     skipped: list[Skipped] = []
-    paths: list[str] = []
+    files: list[str | RemoteFile] = []
     folders: dict[str, list[str]] = {}
-    for argument in inputs:
-        found = expand(os.fspath(argument), skipped)
-        paths.extend(found)
+    revisions: dict[str, str] = {}
+    for argument in [os.fspath(one) for one in inputs]:
+        if is_url(argument) and not os.path.exists(argument):
+            located = locate(argument, pins or {}, shelf or Shelf(lambda _: None), EXTENSION_NAMES)
+            files.extend(located.files)
+            skipped.extend(Skipped(path, reason) for path, reason in located.skipped)
+            revisions.update(located.revisions)
+            folders[argument] = [file.name for file in located.files]
+            continue
+        found = expand(argument, skipped)
+        files.extend(found)
         if os.path.isdir(argument):
-            folders[os.fspath(argument)] = found
+            folders[argument] = found
     if exclude is not None:
-        inside = os.path.join(os.path.realpath(exclude), "")
-        ours = {path for path in paths if os.path.realpath(path).startswith(inside)}
-        skipped.extend(Skipped(path, "in the output folder") for path in paths if path in ours)
-        paths = [path for path in paths if path not in ours]
-        if not paths:
-            raise InputError("the only inputs are in the output folder")
-    taken = set(paths)
+        files = _outside(files, exclude, skipped)
+    taken = set(map(_name_or_path, files))
     for folder, found in folders.items():
         _refuse_mixture(folder, [path for path in found if path in taken])
-    refuse_twice(paths)
-    root = os.path.commonpath([os.path.dirname(path) for path in paths])
+    refuse_twice([_name_or_path(file) for file in files])
+    paths = [file for file in files if isinstance(file, str)]
+    root = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""
+
+    def identify(item: tuple[int, str | RemoteFile]) -> Source:
+        number, file = item
+        if isinstance(file, str):
+            return _identify(number, file, root, text_column)
+        return _elsewhere(number, file)
+
     with ThreadPoolExecutor(max_workers=4) as pool:
-        sources = list(
-            pool.map(lambda item: _identify(item[0], item[1], root, text_column), enumerate(paths))
-        )
+        sources = list(pool.map(identify, enumerate(files)))
     shown = [Skipped(printable(s.path), s.reason) for s in skipped]
-    return Found(tuple(sources), tuple(shown))
+    return Found(tuple(sources), tuple(shown), revisions)
+
+
+def _name_or_path(file: str | RemoteFile) -> str:
+    return file if isinstance(file, str) else file.name
+
+
+def _outside(
+    files: list[str | RemoteFile], folder: str | os.PathLike[str], skipped: list[Skipped]
+) -> list[str | RemoteFile]:
+    """Without the files that lie in the output folder."""
+    inside = os.path.join(os.path.realpath(folder), "")
+    kept: list[str | RemoteFile] = []
+    for file in files:
+        if isinstance(file, str) and os.path.realpath(file).startswith(inside):
+            skipped.append(Skipped(file, "in the output folder"))
+        else:
+            kept.append(file)
+    if not kept:
+        raise InputError("the only inputs are in the output folder")
+    return kept
+
+
+def _elsewhere(number: int, file: RemoteFile) -> Source:
+    """What can be said of a file before it is here: what it is called and how long it is."""
+    kind, compression = _kind_of(file.name)
+    if file.size == 0 and (kind, compression) != ("text", ""):
+        raise InputError(f"{file.name}: the file is empty", hint="leave it out")
+    return Source(
+        number=number,
+        name=file.name,
+        path="",
+        kind=kind,
+        compression=compression,
+        size=file.size,
+        fingerprint=file.fingerprint,
+        mtime_ns=0,
+        remote=file,
+    )
+
+
+def at_hand(source: Source, path: str, text_column: str) -> Source:
+    """A source that was elsewhere and is fetched now: looked at as any other file."""
+    try:
+        found = _identify(source.number, path, os.path.dirname(path), text_column, said=source)
+    except InputError as error:  # whoever asked for it knows it by its URL
+        raise InputError(error.message.replace(path, source.name), hint=error.hint) from None
+    return msgspec.structs.replace(
+        found, name=source.name, fingerprint=source.fingerprint, remote=None
+    )
 
 
 def _refuse_mixture(folder: str, paths: list[str]) -> None:
@@ -126,8 +196,11 @@ def _refuse_mixture(folder: str, paths: list[str]) -> None:
         )
 
 
-def _identify(number: int, path: str, root: str, text_column: str) -> Source:
-    kind, compression = _kind_of(path)
+def _identify(
+    number: int, path: str, root: str, text_column: str, said: Source | None = None
+) -> Source:
+    """`said`: what is known of it already, so that it need not be read for its fingerprint."""
+    kind, compression = _kind_of(path) if said is None else (said.kind, said.compression)
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -138,7 +211,7 @@ def _identify(number: int, path: str, root: str, text_column: str) -> Source:
             raise InputError(f"{path}: not a regular file")
         with open(path, "rb") as file:
             _check_magic(path, kind, compression, stat.st_size, file)
-            fingerprint = _fingerprint(file, stat.st_size)
+            fingerprint = said.fingerprint if said else _fingerprint(file, stat.st_size)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     rows, chained = -1, False

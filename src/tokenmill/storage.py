@@ -7,6 +7,8 @@
         journal                units whose bytes are durable, self-checking records
         files/                 token files and indexes as they grow, under stable names
         spill/                 units that had to wait for their place
+        cuts/                  how each fetched input is cut, so that it is needed no more
+        downloads/             inputs that are not kept (--no-keep-downloads)
         commit.json            the manifest and the names that are about to be given
         removing.json          the manifest of a dataset that --overwrite is about to remove
 
@@ -63,6 +65,8 @@ class Workspace:
         self.work = self.output / WORK
         self.files = self.work / FILES
         self.spill = self.work / SPILL
+        self.cuts = self.work / "cuts"
+        self.downloads = self.work / "downloads"
         self.plan = self.work / "plan.json"
         self.journal = self.work / "journal"
         self.commit = self.work / "commit.json"
@@ -90,6 +94,18 @@ class Workspace:
         """A small file of the dataset; what a crash leaves of it goes with the work folder."""
         write_atomic(path, content, self.work / f".{path.name}.tmp")
 
+    def put_cut(self, number: int, content: bytes) -> None:
+        """How a fetched source is cut."""
+        with explained("create the folder", self.cuts):
+            make_folder(self.cuts)
+        write_atomic(self.cuts / str(number), content)
+
+    def get_cut(self, number: int) -> bytes | None:
+        try:
+            return (self.cuts / str(number)).read_bytes()
+        except OSError:
+            return None
+
     def clear_spill(self) -> None:
         remove_folder(self.spill)
         with explained("create the folder", self.spill):
@@ -104,7 +120,8 @@ class Workspace:
             for path in (self.commit, self.journal, self.plan):
                 if unlink(path):
                     sync_directory(self.work)
-            remove_tree(self.files)
+            for folder in (self.files, self.cuts, self.downloads):
+                remove_tree(folder)
         self.create()
 
     def forget_commit(self) -> None:
@@ -238,6 +255,13 @@ def cache_folder() -> Path:
     return Path(base) / "tokenmill"
 
 
+def read_from_cache(name: str) -> bytes | None:
+    try:
+        return (cache_folder() / name).read_bytes()
+    except OSError:
+        return None
+
+
 def keep_in_cache(name: str, content: bytes) -> None:
     path = cache_folder() / name
     with explained("create", path.parent):
@@ -262,6 +286,18 @@ class GrowingFile:
     @property
     def digest(self) -> str:
         return str(self._digest.hexdigest())
+
+    @property
+    def length(self) -> int:
+        return self._length
+
+    @staticmethod
+    def sweep(folder: Path) -> None:
+        """Remove what processes that are gone left of files they were writing here."""
+        for path in folder.glob(".*.tmp"):
+            process = path.name[1:-4]
+            if process.isdigit() and not _is_running(int(process)):
+                remove_file(path)
 
     def write(self, buffer: Buffer) -> int:
         with explained("write", self._temporary, len(buffer)):

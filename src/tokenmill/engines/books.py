@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from array import array
+from collections.abc import Callable
 
 import xxhash
 
@@ -75,6 +76,7 @@ class Books:
         self.resumed_units = len(durable)
         self.encoded_units = 0
         self.expected = expected
+        self.on_durable: Callable[[list[UnitRecord]], None] = lambda records: None
         self._journal = AppendLog(
             workspace.journal, journal_length, journal_header(plan.fingerprint)
         )
@@ -159,6 +161,7 @@ class Books:
         self._journal.append(b"".join(map(frame_record, records)))
         for record in records:
             self.ledger.add(record)
+        self.on_durable(records)
 
 
 def check_pieces(workspace: Workspace, pieces: tuple[PieceRecord, ...]) -> bool:

@@ -18,13 +18,14 @@ from tokenmill.errors import TokenmillError
 from tokenmill.manifest import State, UnitRecord
 from tokenmill.pack import CutRule, NeedStarts, StreamState
 from tokenmill.plan import Segment, UnitId
+from tokenmill.sources import Source
 
 
 class SegmentJob:
     """A segment and how far its units have come."""
 
-    def __init__(self, segment: Segment) -> None:
-        self.segment = segment
+    def __init__(self, segment: Segment, source: Source) -> None:
+        self.segment, self.source = segment, source
         self.written: set[int] = set()
         self.last: int | None = None
         self.deaths: dict[int, Deaths] = {}  # by part

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 
 from tokenmill.engines.books import Books
@@ -11,12 +12,14 @@ from tokenmill.engines.observer import Observer, Snapshot
 from tokenmill.engines.unit import Doing, Job, UnitWorker
 from tokenmill.plan import Plan
 
+WAIT_SECONDS = 0.05
+
 
 def run_inline(
     plan: Plan,
     job: Job,
     books: Books,
-    jobs: Iterator[SegmentJob],
+    jobs: Iterator[SegmentJob | None],
     observer: Observer,
     snapshot: Snapshot,
     check_interrupt: Callable[[], None],
@@ -37,17 +40,23 @@ def _run(
     worker: UnitWorker,
     plan: Plan,
     books: Books,
-    jobs: Iterator[SegmentJob],
+    jobs: Iterator[SegmentJob | None],
     observer: Observer,
     snapshot: Snapshot,
     check_interrupt: Callable[[], None],
 ) -> None:
     snapshot.workers = 1
     for segment_job in jobs:
+        if segment_job is None:  # the next input is on its way
+            check_interrupt()
+            books.sync_if_due()
+            observer.update(snapshot)
+            time.sleep(WAIT_SECONDS)
+            continue
         books.frontier.add_segment(segment_job)
         segment = segment_job.segment
         if not segment_job.complete:
-            source = plan.sources[segment.source]
+            source = segment_job.source
 
             def progress(doing: Doing) -> None:
                 check_interrupt()

@@ -104,7 +104,7 @@ class LocalEngine:
 
     # --- the loop ----------------------------------------------------------------------------
 
-    def run(self, jobs: Iterator[SegmentJob]) -> dict[str, int]:
+    def run(self, jobs: Iterator[SegmentJob | None]) -> dict[str, int]:
         """Until every unit is written. Workers never outlive this call."""
         if multiprocessing.current_process().daemon:
             raise UsageError(
@@ -130,7 +130,7 @@ class LocalEngine:
             self._kill_workers()
         return self.stats
 
-    def _finished(self, jobs: Iterator[SegmentJob]) -> bool:
+    def _finished(self, jobs: Iterator[SegmentJob | None]) -> bool:
         """Hand out what can be handed out; True when nothing is left to do or to wait for."""
         for worker in sorted(self.workers, key=lambda worker: len(worker.held)):
             if worker.ready and worker.job is None:  # first those that have least to lose
@@ -145,22 +145,25 @@ class LocalEngine:
         return frontier.done or (self.exhausted and not self.jobs and frontier.idle)
 
     def _task(self, job: SegmentJob) -> Work | Probe:
-        source = self.plan.sources[job.segment.source]
+        source = job.source
         if job.hunt is None:
             return Work(source, job.segment, sorted(job.written), job.aside)
         self.snapshot.probes += 1
         hunt = job.hunt
         return Probe(source, job.segment, hunt.part, *hunt.next_rows(), hunt.check, job.aside)
 
-    def _next_job(self, jobs: Iterator[SegmentJob]) -> SegmentJob | None:
+    def _next_job(self, jobs: Iterator[SegmentJob | None]) -> SegmentJob | None:
         while self.retry:
             job = self.jobs.get(heapq.heappop(self.retry))
             if job is not None:
                 return job
         while not self.exhausted and not self.books.frontier.limit_reached:
-            job = next(jobs, None)
-            if job is None:
+            try:
+                job = next(jobs)
+            except StopIteration:
                 self.exhausted = True
+                return None
+            if job is None:  # the next input is on its way
                 return None
             self.books.frontier.add_segment(job)
             if not job.complete:
@@ -324,7 +327,7 @@ class LocalEngine:
     def _count_death(self, job: SegmentJob, part: int, how: str, cause: Cause) -> None:
         deaths = job.deaths.setdefault(part, Deaths())
         deaths.add(cause)
-        source = self.plan.sources[job.segment.source]
+        source = job.source
         if deaths.too_many and deaths.in_vain is not None:
             raise no_row_error(source, job.segment, deaths.in_vain, deaths.total)
         if deaths.too_many:
@@ -343,14 +346,14 @@ class LocalEngine:
         first, stop = doing.first_row, doing.first_row + doing.rows
         may_check = self.job.encoder_check and self.job.encoder != "reference"
         job.hunt = Hunt(doing.part, first, stop, how, may_check=may_check)
-        name = self.plan.sources[job.segment.source].name
+        name = job.source.name
         self.observer.note(
             f"{name}: {deaths.total} workers died on unit {job.segment.number}.{doing.part}; its "
             f"rows under way, {doing.rows} of them, are tried one by one"
         )
 
     def _died_probing(self, worker: Worker, job: SegmentJob, cause: Cause) -> None:
-        hunt, source = job.hunt, self.plan.sources[job.segment.source]
+        hunt, source = job.hunt, job.source
         assert hunt is not None
         if worker.doing.step == "encode" and cause != "outside":
             hunt.died(worker.doing.first_row, fault_of(worker), cause)
@@ -367,7 +370,7 @@ class LocalEngine:
 
         Where bad rows stop the run, the worker that meets the first of them says where it is.
         """
-        hunt, source = job.hunt, self.plan.sources[job.segment.source]
+        hunt, source = job.hunt, job.source
         assert hunt is not None
         found = job.found.get(hunt.part, 0) + len(hunt.found)
         if found > MAX_ASIDE:

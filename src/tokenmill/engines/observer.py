@@ -21,6 +21,9 @@ class Snapshot(msgspec.Struct, kw_only=True):
     probes: int = 0  # tries to find a row that ends its worker
     quarantined: int = 0
     resumed_bytes: int = 0  # done by an earlier run: not part of the speed
+    fetched_bytes: int = 0  # of inputs that are elsewhere
+    fetch_total: int = 0
+    fetching: int = 0  # files on their way
 
     def add_unit(self, counts: Counts) -> None:
         """A unit has been written."""

@@ -6,21 +6,32 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from tokenmill.engines.frontier import SegmentJob
 from tokenmill.manifest import UnitRecord
-from tokenmill.plan import Plan, segments_of
+from tokenmill.plan import Plan, Segment, segments_of
+from tokenmill.supply import Supply
 
 
 def segment_jobs(
     plan: Plan,
     durable: Iterable[UnitRecord],
     aside: Mapping[tuple[int, int], dict[int, str]],
-) -> Iterator[SegmentJob]:
-    """One job per segment; sources are cut when their turn comes, not before."""
+    supply: Supply,
+) -> Iterator[SegmentJob | None]:
+    """One job per segment; sources are cut when their turn comes, not before. None: the file
+    whose turn it is has not come yet, ask again."""
     done: dict[tuple[int, int], list[UnitRecord]] = {}
     for record in durable:
         done.setdefault((record.unit.source, record.unit.segment), []).append(record)
-    for source in plan.sources:
-        for segment in segments_of(source, plan.settings.reading):
-            job = SegmentJob(segment)
+    for planned in plan.sources:
+        source = planned
+        segments: Iterable[Segment] | None = supply.cut_before(planned)
+        if segments is None:
+            while (here := supply.here(planned)) is None:
+                yield None
+            source, segments = here, segments_of(here, plan.settings.reading)
+            if planned.remote is not None:
+                segments = supply.note_cut(planned, list(segments))
+        for segment in segments:
+            job = SegmentJob(segment, source)
             job.aside.update(aside.get(job.key, {}))
             for record in done.pop(job.key, ()):
                 job.note_written(record.unit, record.last)

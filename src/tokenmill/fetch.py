@@ -1,0 +1,289 @@
+"""One file from elsewhere to a local path: complete, and with the content it is bound to.
+
+Of the Hub, `huggingface_hub` fetches it into its own cache, as any other program would find it
+there; of other stores it goes into ours:
+
+    $XDG_CACHE_HOME/tokenmill/downloads/KEY/DIGEST-NAME
+
+KEY is of the URL and its ETag, DIGEST of the content, so that neither a file that changed nor one
+that was damaged since is taken for it. What the Hub says of the content (sha256) is compared
+every time, also of a file that was in the cache: a wrong byte would become wrong tokens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import xxhash
+
+from tokenmill.errors import SourceError, StorageError, TokenmillError
+from tokenmill.remote import hub, stores
+from tokenmill.remote.address import HubAddress, RemoteFile
+from tokenmill.remote.patience import chain_of, patiently
+from tokenmill.steps import remove_file
+from tokenmill.storage import GrowingFile, cache_folder
+
+STEP_BYTES = 16 << 20
+READ_BYTES = 1 << 20
+
+
+class Stopped(Exception):  # noqa: N818 - not a fault
+    """The run has ended: nothing more is to be fetched."""
+
+
+class Flow:
+    """One file on its way. Written by the thread that fetches it, read by any."""
+
+    def __init__(self, file: RemoteFile, stop: Event, note: Callable[[str], None]) -> None:
+        self.file, self.stop, self.note = file, stop, note
+        self.received = 0  # bytes of it that are here
+        self.transferred = 0  # bytes that came over the line for it, also in vain
+
+    def add(self, count: int) -> None:
+        if self.stop.is_set():
+            raise Stopped
+        self.received = max(0, self.received + count)
+        self.transferred += max(0, count)
+
+    def waiting(self, why: str, seconds: float) -> None:
+        self.note(f"{self.file.name}: {why}; again in {seconds:.0f} s")
+
+    def sleep(self, seconds: float) -> None:
+        if self.stop.wait(seconds):
+            raise Stopped
+
+
+def at_hand_already(file: RemoteFile, folder: Path | None = None, *, compare: bool = True) -> str:
+    """Where the file is, if it has been fetched; '' where it has not. Asks no server."""
+    if not file.repo:
+        return _kept_copy(_store_folder(file, folder), compare)
+    if folder is not None and (folder / file.path).is_file():
+        return str(folder / file.path)
+    from huggingface_hub import try_to_load_from_cache
+
+    cached = try_to_load_from_cache(file.repo, file.path, revision=file.commit, repo_type=file.kind)
+    return cached if isinstance(cached, str) else ""
+
+
+def fetch(flow: Flow, folder: Path | None) -> str:
+    """The file's path, once it is here and right. `folder`: not into a cache, but there."""
+    file = flow.file
+    try:
+        for again in (False, True):
+            path = at_hand_already(file, folder)
+            flow.received = 0
+            if not path:
+                path = (_from_hub if file.repo else _from_store)(flow, folder)
+            fault = _fault(path, flow)
+            if not fault:
+                flow.received = file.size
+                return path
+            for damaged in {path, os.path.realpath(path)}:
+                remove_file(Path(damaged))
+            if not again:
+                flow.note(f"{file.name}: {fault}; fetched once more")
+    except (TokenmillError, Stopped):
+        raise
+    except Exception as error:
+        raise _explained(error, file) from None
+    raise SourceError(
+        f"{file.name}: {fault}",
+        hint="it has changed since it was listed, or is damaged where it comes from; "
+        "the same command tries again",
+    )
+
+
+def _explained(error: Exception, file: RemoteFile) -> TokenmillError:
+    for one in chain_of(error):
+        if isinstance(one, OSError) and one.errno in (errno.ENOSPC, errno.EDQUOT):
+            return StorageError(
+                f"{file.name}: the disk is full ({file.size} bytes were to be fetched)",
+                hint="free some space and run the same command again; or use another disk with "
+                "HF_HOME (or XDG_CACHE_HOME), or --no-keep-downloads",
+            )
+    if not file.repo:
+        return stores.explained_fault(error, file.url)
+    address = HubAddress(kind=file.kind, repo=file.repo, revision=file.commit, path=file.path)
+    return hub.explained_fault(error, address, file.name)
+
+
+def _fault(path: str, flow: Flow) -> str:
+    """What is wrong with the file that came; '' where nothing is."""
+    file = flow.file
+    size = os.path.getsize(path)
+    if size != file.size:
+        return f"is {size} bytes long, {file.size} when it was listed"
+    kind, _, expected = file.fingerprint.partition(":")
+    if kind not in ("sha256", "git-sha1"):
+        return ""  # bound by its ETag, compared when it was fetched
+    digest = hashlib.sha256() if kind == "sha256" else hashlib.sha1(b"blob %d\0" % size)
+    with open(path, "rb") as content:
+        while piece := content.read(READ_BYTES):
+            if flow.stop.is_set():
+                raise Stopped
+            digest.update(piece)
+    if digest.hexdigest() == expected:
+        return ""
+    return f"its {kind} is {digest.hexdigest()}, the Hub says {expected}"
+
+
+# --- the Hub -----------------------------------------------------------------------------------
+
+
+def _from_hub(flow: Flow, folder: Path | None) -> str:
+    from huggingface_hub import hf_hub_download
+
+    file = flow.file
+    _sweep_hub_cache(file)
+
+    def download() -> str:
+        flow.received = 0  # the library begins a file anew
+        return str(
+            hf_hub_download(
+                file.repo,
+                file.path,
+                repo_type=file.kind,
+                revision=file.commit,
+                local_dir=folder,
+                endpoint=hub.endpoint(),
+                library_name="tokenmill",
+                tqdm_class=_bar_of(flow),
+            )
+        )
+
+    return patiently(
+        download, on_wait=flow.waiting, progress=lambda: flow.transferred, sleep=flow.sleep
+    )
+
+
+def _bar_of(flow: Flow) -> Any:
+    """What the library takes for a progress bar: counts for ours, and ends with the run."""
+
+    class Bar:
+        def __init__(self, *_: Any, total: int | None = None, initial: int = 0, **__: Any) -> None:
+            self.n, self.total = initial, total
+
+        def update(self, count: float | None = 1) -> None:
+            flow.add(int(count or 0))
+
+        def update_transfer(self, count: float | None = 1) -> None:
+            pass  # the same bytes, before they are put together
+
+        def set_postfix_str(self, *_: Any, **__: Any) -> None:
+            pass
+
+        set_transfer_postfix_str = refresh = close = reset = set_postfix_str
+
+        def __enter__(self) -> Bar:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    return Bar
+
+
+def _sweep_hub_cache(file: RemoteFile) -> None:
+    """Remove what a killed run left of this very file: the library never does, nor goes on
+    with it. Only under its lock, so that nobody else is at it."""
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+    from huggingface_hub.utils._fixes import WeakFileLock
+
+    digest = file.fingerprint.partition(":")[2]
+    name = repo_folder_name(repo_id=file.repo, repo_type=file.kind)
+    cache = Path(constants.HF_HUB_CACHE)
+    left = list((cache / name / "blobs").glob(f"{digest}*.incomplete"))
+    if left:
+        with (
+            contextlib.suppress(Exception),
+            WeakFileLock(cache / ".locks" / name / f"{digest}.lock", timeout=0.1),
+        ):
+            for path in left:
+                remove_file(path)
+
+
+# --- other stores ------------------------------------------------------------------------------
+
+
+def _store_folder(file: RemoteFile, folder: Path | None) -> Path:
+    if folder is not None:
+        return folder
+    key = xxhash.xxh3_128_hexdigest(f"{file.name} {file.size} {file.fingerprint}".encode())
+    return cache_folder() / "downloads" / key
+
+
+def _kept_copy(folder: Path, compare: bool) -> str:
+    """A copy whose content is what its name says."""
+    for path in sorted(folder.glob("[0-9a-f]*-*")):
+        if not compare:
+            return str(path)
+        digest = xxhash.xxh3_128()
+        with open(path, "rb") as file:
+            while piece := file.read(READ_BYTES):
+                digest.update(piece)
+        if path.name.startswith(digest.hexdigest()):
+            return str(path)
+    return ""
+
+
+def _from_store(flow: Flow, folder: Path | None) -> str:
+    file = flow.file
+    target = _store_folder(file, folder)
+    GrowingFile.sweep(target)
+    fs = stores.filesystem(file.url)
+    web = file.url.startswith(("http://", "https://"))
+    info = _again(flow, lambda: fs.info(file.url))
+    if stores.binding(info) != file.fingerprint or info["size"] != file.size:
+        raise _changed(file)
+    with GrowingFile(target) as growing:
+        if web and not info.get("partial"):
+            _stream(fs, flow, growing)
+        while growing.length < file.size:
+            start, stop = growing.length, min(file.size, growing.length + STEP_BYTES)
+            growing.write(_again(flow, partial(_piece, fs, file, start, stop)))
+            flow.add(stop - start)
+        if stores.binding(_again(flow, lambda: fs.info(file.url))) != file.fingerprint:
+            raise _changed(file)
+        name = f"{growing.digest}-{file.name.rsplit('/', 1)[-1]}"
+        return str(growing.finish(name, time.time_ns()))
+
+
+def _again(flow: Flow, action: Callable[[], Any]) -> Any:
+    return patiently(
+        action, on_wait=flow.waiting, progress=lambda: flow.transferred, sleep=flow.sleep
+    )
+
+
+def _piece(fs: Any, file: RemoteFile, start: int, stop: int) -> bytes:
+    content: bytes = fs.cat_file(file.url, start=start, end=stop)
+    if len(content) != stop - start:
+        raise OSError(f"{len(content)} bytes came where {stop - start} were asked for")
+    return content
+
+
+def _stream(fs: Any, flow: Flow, growing: GrowingFile) -> None:
+    """From a server that gives a file only whole: what breaks off cannot be gone on with."""
+    with fs.open(flow.file.url, "rb", block_size=0) as content:
+        while growing.length < flow.file.size:
+            piece = content.read(READ_BYTES)
+            if not piece:
+                raise OSError(f"ended after {growing.length} of {flow.file.size} bytes")
+            growing.write(piece)
+            flow.add(len(piece))
+
+
+def _changed(file: RemoteFile) -> SourceError:
+    return SourceError(
+        f"{file.name}: has changed since it was listed (its size, ETag or time)",
+        hint="run the command again: it is listed anew",
+    )

@@ -1,0 +1,1 @@
+"""Inputs that are not on this machine: hf://, https://, s3:// and whatever fsspec opens."""

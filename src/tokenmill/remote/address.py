@@ -1,0 +1,151 @@
+"""URLs to addresses: which repository, revision and path; which files a pattern means. Pure.
+
+A URL is named in plans, manifests and logs without whatever might be secret in it. One that holds
+a user's name or key is refused: these belong into the environment.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+from urllib.parse import quote, unquote, urlsplit
+
+import msgspec
+
+from tokenmill.errors import UsageError
+
+URL = r"[A-Za-z][A-Za-z0-9+.-]*://"
+RepoKind = Literal["dataset", "model", "space"]
+
+HUB_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
+_MAGIC = re.compile(r"[*?\[]")
+# Revisions of the Hub's own that hold slashes.
+_REVISION = r"(?P<revision>refs/(?:convert/[^/]+|pr/\d+)|[^/]+)"
+_HUB = re.compile(
+    r"hf://(?:(?P<kind>datasets|models|spaces)/)?(?P<repo>[^/@]+/[^/@]+)"
+    rf"(?:@{_REVISION})?(?:/(?P<path>.*))?"
+)
+_HUB_PAGE = re.compile(
+    r"/(?:(?P<kind>datasets|spaces)/)?(?P<repo>[^/]+/[^/]+)"
+    rf"(?:/(?:resolve|blob|tree|raw)/{_REVISION}(?:/(?P<path>.*))?)?/?"
+)
+
+
+class RemoteFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One file elsewhere: its name in plans and messages, what binds it, and how it is fetched."""
+
+    name: str
+    size: int
+    fingerprint: (
+        str  # sha256:... of the Hub's large files, git-sha1:... of its small ones, etag:...
+    )
+    url: str = ""  # for fsspec; may hold a signature, so it is never shown nor stored
+    kind: RepoKind = "dataset"  # these four of the Hub
+    repo: str = ""
+    commit: str = ""
+    path: str = ""
+
+
+class HubAddress(msgspec.Struct, frozen=True, kw_only=True):
+    kind: RepoKind
+    repo: str
+    revision: str  # as asked for: a branch, a tag or a commit
+    path: str  # a file, a folder ('' the whole repository) or a pattern
+
+    @property
+    def root(self) -> str:
+        """The repository at the revision asked for: what a plan's pin is kept under."""
+        return f"{_hub_prefix(self.kind)}{self.repo}@{self.revision}"
+
+    def name_of(self, commit: str, path: str) -> str:
+        return f"{_hub_prefix(self.kind)}{self.repo}@{commit}/{path}"
+
+    def __str__(self) -> str:
+        return f"{self.root}/{self.path}".rstrip("/")
+
+
+def _hub_prefix(kind: RepoKind) -> str:
+    return f"hf://{kind}s/" if kind != "model" else "hf://"
+
+
+def is_url(argument: str) -> bool:
+    return re.match(URL, argument) is not None
+
+
+def hub_address(argument: str, endpoint: str = "") -> HubAddress | None:
+    """An hf:// URL, or a page of the Hub as copied from a browser; None for any other URL."""
+    if argument.startswith("hf://"):
+        found = _HUB.fullmatch(argument)
+        if found is None:
+            raise UsageError(
+                f"{argument}: not an address on the Hub",
+                hint="write hf://datasets/ORG/NAME[@REVISION]/path/*.parquet",
+            )
+    else:
+        parts = urlsplit(argument)
+        hosts = (*HUB_HOSTS, urlsplit(endpoint).netloc)
+        found = None
+        if parts.scheme in ("http", "https") and parts.netloc in hosts:
+            found = _HUB_PAGE.fullmatch(parts.path)
+        if found is None:
+            return None
+    kind = (found["kind"] or "models").removesuffix("s")
+    path = (found["path"] or "").strip("/")
+    return HubAddress(
+        kind=kind,  # type: ignore[arg-type]
+        repo=found["repo"],
+        revision=unquote(found["revision"] or "main"),
+        path=path if argument.startswith("hf://") else unquote(path),
+    )
+
+
+def public_name(url: str) -> str:
+    """A URL as it may be shown and stored: no query, where signatures are."""
+    return url.partition("?")[0] if url.startswith(("http://", "https://")) else url
+
+
+def refuse_credentials(url: str) -> None:
+    if "@" in urlsplit(url).netloc and not url.startswith("hf://"):
+        raise UsageError(
+            f"{url}: holds credentials, which would end up in logs and in your shell's history",
+            hint="leave them out of the URL: they are read from the environment and the usual "
+            "files (AWS_ACCESS_KEY_ID or ~/.aws, GOOGLE_APPLICATION_CREDENTIALS, HF_TOKEN)",
+        )
+
+
+def has_magic(path: str) -> bool:
+    return _MAGIC.search(path) is not None
+
+
+def fixed_folder(pattern: str) -> str:
+    """The folders before the first that has a wildcard: all that has to be listed."""
+    steps = pattern.split("/")
+    fixed = next((i for i, step in enumerate(steps) if has_magic(step)), len(steps) - 1)
+    return "/".join(steps[:fixed])
+
+
+def matcher(pattern: str) -> re.Pattern[str]:
+    """As a shell has it: * and ? stay within a folder, ** crosses folders."""
+    regex = ""
+    for i, step in enumerate(steps := pattern.split("/")):
+        last = i == len(steps) - 1
+        if step == "**":
+            regex += ".*" if last else "(?:[^/]+/)*"
+            continue
+        for piece in re.split(r"(\*+|\?|\[!?[^]]+\])", step):
+            if piece.startswith("*"):
+                regex += "[^/]*"
+            elif piece == "?":
+                regex += "[^/]"
+            elif piece.startswith("[") and piece.endswith("]"):
+                regex += "[" + piece[1:].replace("\\", r"\\").replace("!", "^", 1)
+            else:
+                regex += re.escape(piece)
+        regex += "" if last else "/"
+    return re.compile(regex)
+
+
+def page_of(address: HubAddress, endpoint: str) -> str:
+    """The repository's page, for a person."""
+    kind = "" if address.kind == "model" else f"{address.kind}s/"
+    return f"{endpoint}/{kind}{quote(address.repo)}"

@@ -1,0 +1,141 @@
+"""Object stores and web servers, through fsspec: what is there, its size, and what binds it.
+
+Credentials come from the environment and the usual files of each store, as its library reads
+them; none is taken from a URL.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tokenmill.errors import InputError, SourceError, TokenmillError, UsageError
+from tokenmill.remote.address import (
+    RemoteFile,
+    fixed_folder,
+    has_magic,
+    matcher,
+    public_name,
+    refuse_credentials,
+)
+from tokenmill.remote.patience import patiently, status_of, why
+
+WEB = ("http", "https")
+PACKAGES = {"s3": "tokenmill[s3]", "s3a": "tokenmill[s3]", "gs": "tokenmill[gcs]", "gcs": "gcsfs"}
+LOGIN = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; for a store other than "
+    "Amazon's AWS_ENDPOINT_URL",
+    "gs": "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS",
+}
+
+
+def filesystem(url: str) -> Any:
+    """The fsspec file system of a URL."""
+    refuse_credentials(url)
+    import fsspec
+
+    protocol = url.partition("://")[0].lower()
+    if protocol not in fsspec.available_protocols():
+        raise UsageError(
+            f"{protocol}://: no such kind of input",
+            hint="read are local files, hf://, https://, s3://, gs:// and what fsspec knows",
+        )
+    try:
+        if protocol in WEB:  # proxies and ~/.netrc as everywhere
+            return fsspec.filesystem(protocol, client_kwargs={"trust_env": True})
+        return fsspec.filesystem(protocol)
+    except ImportError as error:
+        package = PACKAGES.get(protocol, "")
+        raise UsageError(
+            f"{protocol}://: needs a package that is not installed ({error})",
+            hint=f"pip install '{package}'" if package else "install it",
+        ) from None
+    except Exception as error:
+        raise UsageError(f"{protocol}://: cannot be opened: {why(error)}") from None
+
+
+def find_in_store(url: str) -> tuple[list[RemoteFile], list[tuple[str, str]]]:
+    """The files a URL or a pattern means, in the order of their paths' bytes."""
+    fs = filesystem(url)
+    protocol = url.partition("://")[0].lower()
+    try:
+        if protocol in WEB:
+            return [_on_the_web(fs, url)], []
+        return _in_store(fs, url, protocol)
+    except TokenmillError:
+        raise
+    except Exception as error:
+        raise explained_fault(error, url) from None
+
+
+def _on_the_web(fs: Any, url: str) -> RemoteFile:
+    if has_magic(url.partition("?")[0]):
+        raise InputError(f"{url}: a web server has no lists of files", hint="name each file's URL")
+    info = patiently(lambda: fs.info(url))
+    if info.get("size") is None:
+        raise InputError(
+            f"{url}: the server does not say how long the file is", hint="download it first"
+        )
+    return _file(public_name(url), url, info)
+
+
+def _in_store(fs: Any, url: str, protocol: str) -> tuple[list[RemoteFile], list[tuple[str, str]]]:
+    path = str(fs._strip_protocol(url))
+    if has_magic(path):
+        deep = "**" in path or any(map(has_magic, path.split("/")[:-1]))
+        folder = fixed_folder(path)
+        found = patiently(lambda: fs.find(folder, maxdepth=None if deep else 1, detail=True))
+        matches = matcher(path).fullmatch
+        found = {name: info for name, info in found.items() if matches(name)}
+        if not found:
+            raise InputError(f"{url}: no file matches", hint="an empty pattern is an error")
+    else:
+        info = patiently(lambda: fs.info(path))
+        if info.get("type") != "directory":
+            return [_file(f"{protocol}://{path}", f"{protocol}://{path}", info)], []
+        found = patiently(lambda: fs.find(path, detail=True))
+        if not found:
+            raise InputError(f"{url}: no files in this folder")
+    files, skipped = [], []
+    for name in sorted(found, key=str.encode):
+        full = f"{protocol}://{name}"
+        if any(step.startswith((".", "_")) for step in name.split("/")[1:]):
+            skipped.append((full, "hidden"))
+        else:
+            files.append(_file(full, full, found[name]))
+    return files, skipped
+
+
+def _file(name: str, url: str, info: dict[str, Any]) -> RemoteFile:
+    return RemoteFile(name=name, size=int(info["size"]), fingerprint=binding(info), url=url)
+
+
+def binding(info: dict[str, Any]) -> str:
+    """What changes when the file does: its ETag or hash, else its time; '' where none is told."""
+    for key in ("ETag", "etag", "md5Hash", "crc32c", "content_md5", "checksum"):
+        if info.get(key):
+            return "etag:" + re.sub(r'^W/|"', "", str(info[key]))
+    for key in ("LastModified", "last_modified", "Last-Modified", "mtime", "updated", "created"):
+        if info.get(key):
+            return f"time:{info[key]}"
+    return "size"
+
+
+def explained_fault(error: BaseException, url: str) -> TokenmillError:
+    """What a store or a server said, as an error that says what to do."""
+    name, protocol = public_name(url), url.partition("://")[0].lower()
+    status = status_of(error)
+    kinds = {cls.__name__ for cls in type(error).__mro__}
+    if status == 404 or isinstance(error, FileNotFoundError):
+        return InputError(f"{name}: no such file or folder")
+    denied = status in (401, 403) or isinstance(error, PermissionError)
+    if denied or "NoCredentialsError" in kinds or "PartialCredentialsError" in kinds:
+        said = f" (HTTP {status})" if status else ""
+        return InputError(
+            f"{name}: access is refused{said}",
+            hint=LOGIN.get(protocol.removesuffix("a"), "log in, or ask for access"),
+        )
+    return SourceError(
+        f"{name}: cannot be fetched: {why(error)}",
+        hint="the same command goes on where it stopped",
+    )
