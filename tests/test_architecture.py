@@ -89,6 +89,7 @@ ORDER = [
     "hf_dataset",
     "options",
     "pipeline",
+    "fineweb",
     "probe",
     "estimate",
     "verification",
@@ -101,7 +102,9 @@ ORDER = [
     "deep",
     "progress",
     "reporting",
+    "summary",
     "cli_options",
+    "cli_prepare",
     "cli",
 ]
 

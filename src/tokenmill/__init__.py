@@ -15,6 +15,7 @@ from tokenmill.errors import TokenmillError
 if TYPE_CHECKING:
     from tokenmill.comparison import DeepReport
     from tokenmill.deep import verify_deep
+    from tokenmill.fineweb import fineweb
     from tokenmill.inspection import DocumentView, Summary, inspect, inspect_document
     from tokenmill.loader import Dataset, open_dataset
     from tokenmill.pipeline import Fetched, Result, download, prepare
@@ -32,6 +33,7 @@ __all__ = [
     "TokenmillError",
     "__version__",
     "download",
+    "fineweb",
     "inspect",
     "inspect_document",
     "open_dataset",
@@ -45,6 +47,7 @@ _HOMES = {
     "Result": "tokenmill.pipeline",
     "download": "tokenmill.pipeline",
     "Fetched": "tokenmill.pipeline",
+    "fineweb": "tokenmill.fineweb",
     "open_dataset": "tokenmill.loader",
     "Dataset": "tokenmill.loader",
     "verify": "tokenmill.verification",

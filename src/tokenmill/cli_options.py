@@ -7,9 +7,39 @@ from typing import Any
 
 import click
 
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+def examples(*lines: str) -> str:
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
 INPUTS = [
     click.argument("inputs", nargs=-1, required=True),
     click.option("-o", "--output", required=True, metavar="DIR", help="Folder to write."),
+]
+
+FINEWEB = [
+    click.option(
+        "--version",
+        default="10B",
+        show_default=True,
+        metavar="PART",
+        help="A sample, 10B, 100B or 350B; or a dump such as CC-MAIN-2024-10.",
+    ),
+    click.option("--type", "kind", help="edu or classic.  [default: edu]"),
+    click.option(
+        "--revision",
+        default="main",
+        show_default=True,
+        help="Of the repository: a branch, a tag or a commit.",
+    ),
+    click.option(
+        "-o", "--output", metavar="DIR", help="Folder to write.  [default: llm.c's, edu_fineweb10B]"
+    ),
+]
+
+READING = [
     click.option(
         "--text-column",
         default="text",
@@ -114,10 +144,34 @@ RUN = [
 ]
 
 
-def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed([*INPUTS, *TOKENIZER, *OUTPUTS, *RUN]):
+RUN_ONLY = [
+    click.option(
+        "--download-only", is_flag=True, help="Fetch the inputs and stop; prepare later, offline."
+    ),
+    click.option("--quiet", is_flag=True, help="No plan and no progress."),
+]
+
+Command = Callable[..., Any]
+
+
+def _with(options: list[Callable[[Command], Command]], command: Command) -> Command:
+    for option in reversed(options):
         command = option(command)
     return command
+
+
+def plan_options(command: Command) -> Command:
+    return _with([*INPUTS, *READING, *TOKENIZER, *OUTPUTS, *RUN], command)
+
+
+def fineweb_options(command: Command) -> Command:
+    """Those of `prepare`, but the input is known, and the format is llm.c's."""
+    format_option = click.option("--format", default="llmc", show_default=True, help="Trainer.")
+    return _with([*FINEWEB, *READING, *TOKENIZER, format_option, *OUTPUTS[1:], *RUN], command)
+
+
+def run_options(command: Command) -> Command:
+    return _with(RUN_ONLY, command)
 
 
 def takes_value(option: click.Parameter) -> bool:

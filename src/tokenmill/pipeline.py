@@ -201,6 +201,14 @@ def make_supply(prepared: Prepared, workspace: Workspace) -> Supply:
     return Supply(prepared.plan, workspace, keep=run.keep_downloads, downloads=run.downloads)
 
 
+def with_needs(prepared: Prepared) -> Prepared:
+    """For `plan`: what would be fetched; it is for `prepare` to refuse."""
+    workspace = Workspace(prepared.output)
+    supply = make_supply(prepared, workspace)
+    supply.survey()
+    return msgspec.structs.replace(prepared, needs=needs_of(prepared.plan, supply, workspace))
+
+
 def _survey(
     prepared: Prepared, supply: Supply, workspace: Workspace, durable: Sequence[UnitRecord] = ()
 ) -> Prepared:

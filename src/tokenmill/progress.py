@@ -39,7 +39,18 @@ class _Rates:
         done = s.bytes_done - s.resumed_bytes
         left = max(0, s.bytes_total - s.bytes_done)
         eta = left * elapsed / done if done else 0.0
+        if s.fetch_total:  # what is still to come decides, where the line is the slower part
+            eta = max(eta, self.fetch_eta(s))
         return f"{s.text_bytes / elapsed / 1e6:.0f} MB/s", f"{human(s.tokens / elapsed)} tok/s", eta
+
+    def fetch_eta(self, s: Snapshot) -> float:
+        elapsed = max(1e-3, time.monotonic() - self.began)
+        left = max(0, s.fetch_total - s.fetched_bytes)
+        return left * elapsed / s.fetched_bytes if s.fetched_bytes else 0.0
+
+    def fetching(self, s: Snapshot) -> str:
+        elapsed = max(1e-3, time.monotonic() - self.began)
+        return f"{s.fetched_bytes / elapsed / 1e6:.0f} MB/s"
 
 
 class PlainProgress(Observer):
@@ -55,6 +66,10 @@ class PlainProgress(Observer):
             self.printed = time.monotonic()
             speed, tokens, eta = self.rates.describe(snapshot)
             percent = 100 * snapshot.bytes_done / max(1, snapshot.bytes_total)
+            if snapshot.fetched_bytes < snapshot.fetch_total:
+                print(self._fetching(snapshot), file=self.stream, flush=True)
+            if not snapshot.bytes_total:
+                return
             print(
                 f"{percent:.1f}%  {human(snapshot.tokens)} tokens  {speed}  {tokens}  "
                 f"eta {duration(eta)}  workers {snapshot.workers}  retries {snapshot.retries}  "
@@ -63,12 +78,20 @@ class PlainProgress(Observer):
                 flush=True,
             )
 
+    def _fetching(self, s: Snapshot) -> str:
+        return (
+            f"fetched {100 * s.fetched_bytes / s.fetch_total:.1f}% of {human(s.fetch_total)}B  "
+            f"{self.rates.fetching(s)}  eta {duration(self.rates.fetch_eta(s))}  "
+            f"{s.fetching} files on their way"
+        )
+
     def note(self, text: str) -> None:
         print(f"note: {safe(text)}", file=self.stream, flush=True)
 
 
 class LiveProgress(Observer):
-    """A bar with speeds, time left, workers, retries and quarantined rows."""
+    """A bar with speeds, time left, workers, retries and quarantined rows; one above it for what
+    is fetched."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -77,7 +100,7 @@ class LiveProgress(Observer):
         self.console = Console(stderr=True)
         self.rates = _Rates()
         self.progress: Any = Progress(
-            TextColumn("[bold]milling"),
+            TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=None),
             TaskProgressColumn(),
             TextColumn("{task.fields[speeds]}"),
@@ -86,7 +109,7 @@ class LiveProgress(Observer):
             transient=True,
             auto_refresh=False,
         )
-        self.task = self.progress.add_task("", total=None, speeds="", detail="")
+        self.tasks: dict[str, Any] = {}
         self.started = False
 
     def update(self, snapshot: Snapshot) -> None:
@@ -94,21 +117,38 @@ class LiveProgress(Observer):
             self.progress.start()
             self.started = True
         speed, tokens, eta = self.rates.describe(snapshot)
-        self.progress.update(
-            self.task,
-            completed=snapshot.bytes_done,
-            total=snapshot.bytes_total,
-            speeds=f"{speed} {tokens}",
-            detail=f"eta {duration(eta)} · {snapshot.workers} workers · {snapshot.retries} retries "
-            f"· {snapshot.quarantined} quarantined",
-        )
+        if snapshot.fetch_total:
+            self._show(
+                "fetching",
+                snapshot.fetched_bytes,
+                snapshot.fetch_total,
+                self.rates.fetching(snapshot),
+                f"eta {duration(self.rates.fetch_eta(snapshot))} · {snapshot.fetching} files on "
+                "their way",
+            )
+        if snapshot.bytes_total:
+            self._show(
+                "milling",
+                snapshot.bytes_done,
+                snapshot.bytes_total,
+                f"{speed} {tokens}",
+                f"eta {duration(eta)} · {snapshot.workers} workers · {snapshot.retries} retries "
+                f"· {snapshot.quarantined} quarantined",
+            )
         self.progress.refresh()
+
+    def _show(self, what: str, done: int, total: int, speeds: str, detail: str) -> None:
+        if what not in self.tasks:
+            self.tasks[what] = self.progress.add_task(what, total=None, speeds="", detail="")
+        self.progress.update(
+            self.tasks[what], completed=done, total=total, speeds=speeds, detail=detail
+        )
 
     def note(self, text: str) -> None:
         from rich.markup import escape
 
         self.console.print(f"[yellow]note:[/] {escape(safe(text))}", highlight=False)
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.started:
             self.progress.stop()

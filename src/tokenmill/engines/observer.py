@@ -40,5 +40,11 @@ class Observer:
     def update(self, snapshot: Snapshot) -> None:
         """Called often; must be cheap."""
 
+    def __enter__(self) -> Observer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """The run is over."""
+
     def note(self, text: str) -> None:
         """Something worth a line: a worker replaced, fewer workers than asked for."""
