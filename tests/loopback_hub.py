@@ -76,6 +76,7 @@ class Hub:
         self.faults: list[Fault] = []
         self.page = 1000
         self.bytes_per_second = 0.0
+        self.hold: Callable[[str], None] = lambda path: None  # may wait before content is sent
         self.hide_checksums = False
         self.lock = threading.Lock()
         self.blobs: dict[str, tuple[str, bytes]] = {}
@@ -278,6 +279,8 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
 
         def _content(self, request: Request, digest: str, answer: Answer | None) -> None:
             path, content = hub.blobs[digest]
+            if request.method == "GET":
+                hub.hold(path)
             if answer is not None and answer.body is not None:
                 content = answer.body
             start = request.start

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -154,7 +154,7 @@ RUN_ONLY = [
 Command = Callable[..., Any]
 
 
-def _with(options: list[Callable[[Command], Command]], command: Command) -> Command:
+def _with(options: Sequence[Callable[[Command], Command]], command: Command) -> Command:
     for option in reversed(options):
         command = option(command)
     return command

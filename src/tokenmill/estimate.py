@@ -16,15 +16,26 @@ import msgspec
 import numpy as np
 
 from tokenmill.config import PlanSettings, available_cores
+from tokenmill.fetch import at_hand_already
 from tokenmill.formats import get_format
+from tokenmill.needs import typical_of
 from tokenmill.parquet_footer import text_chunks
 from tokenmill.pipeline import Prepared
 from tokenmill.plan import UNIT_BYTES, Plan
-from tokenmill.probe import COUNT_COLUMN, PROBE_SECONDS, Probe, has_counts, run_probe
-from tokenmill.sources import Source, open_parquet
+from tokenmill.probe import (
+    COUNT_COLUMN,
+    PROBE_SECONDS,
+    Measured,
+    Probe,
+    has_counts,
+    kind_of,
+    run_probe,
+)
+from tokenmill.sources import Source, at_hand, open_parquet
 
 COUNTED_TOKENIZERS = ("gpt2", "r50k_base")  # of which token_count speaks
 COUNTED_ERROR = 0.01  # of the tokens that were tried: beyond, the column is about something else
+TYPICAL_DOCUMENT = 4700  # bytes of text: FineWeb-Edu's mean
 START_SECONDS = 0.6  # until the first worker encodes (docs/log.md)
 
 
@@ -48,7 +59,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     text_bytes: int
     tokens: int
     tokens_exact: bool
-    tokens_from: str  # token_count, probe, or '' where nothing is known
+    tokens_from: str  # token_count, probe, typical (of such files), '' where nothing is known
     bytes_per_token: float
     files: list[SplitFiles]
     disk_bytes: int
@@ -70,10 +81,13 @@ def make_estimate(
 ) -> Estimate:
     """Look at the inputs once more, for about `probe_seconds`. Writes nothing."""
     plan = prepared.plan
+    here = _at_hand(plan)
     measured = None
-    if probe:
-        measured = run_probe(plan, prepared.encoding, prepared.run.encoder, probe_seconds)
-    counted = counted_tokens(plan)
+    if probe and here.sources:
+        measured = run_probe(here, prepared.encoding, prepared.run.encoder, probe_seconds)
+    elif not here.sources:
+        measured = typical_probe(plan)
+    counted = counted_tokens(here) if len(here.sources) == len(plan.sources) else None
     warnings: list[str] = []
     exact = counted is not None
     if counted is not None and measured is not None and measured.counted_differ:
@@ -130,6 +144,36 @@ def make_estimate(
         probe_bytes=measured.all.text_bytes if measured else 0,
         warnings=warnings,
     )
+
+
+def _at_hand(plan: Plan) -> Plan:
+    """Of the sources those that can be looked into: local ones, and what has been fetched."""
+    here = []
+    for source in plan.sources:
+        path = source.path
+        if source.remote is not None:
+            path = at_hand_already(source.remote, compare=False)
+        if path:
+            column = plan.settings.text_column
+            here.append(source if source.remote is None else at_hand(source, path, column))
+    return msgspec.structs.replace(plan, sources=tuple(here))
+
+
+def typical_probe(plan: Plan) -> Probe:
+    """Of inputs none of which is here yet: what such files usually hold. No speed."""
+    kinds: dict[str, Measured] = {}
+    for source in plan.sources:
+        text, tokens = typical_of(source)
+        documents = max(1, round(text / TYPICAL_DOCUMENT))
+        measured = Measured(
+            input_bytes=source.size,
+            text_bytes=round(text),
+            rows=documents,
+            documents=documents,
+            tokens=round(tokens),
+        )
+        kinds.setdefault(kind_of(source), Measured()).add(measured)
+    return Probe(kinds=kinds)
 
 
 # --- tokens ----------------------------------------------------------------------------------
@@ -267,7 +311,11 @@ def scale(plan: Plan, probe: Probe | None, counted: Counted | None) -> Totals:
         documents=-1 if nothing else round(documents),
         text_bytes=round(text) if usable else -1,
         tokens=-1 if nothing else round(tokens),
-        tokens_from=COUNT_COLUMN if counted is not None else "probe" if usable else "",
+        tokens_from=COUNT_COLUMN
+        if counted is not None
+        else ("probe" if probe is not None and probe.speed else "typical")
+        if usable
+        else "",
     )
 
 

@@ -75,9 +75,12 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def lines(self) -> list[str]:
-        fetch = f"fetch: {self.fetch_files} files, {_gb(self.fetch_bytes)}"
+        fetch = f"fetch: {self.fetch_files} file{'s' * (self.fetch_files != 1)}, "
+        fetch += _gb(self.fetch_bytes)
         if self.here_files:
             fetch += f" ({self.here_files} more are here already)"
+        if not self.fetch_files:
+            fetch = f"fetch: nothing, {self.here_files} fetched before are here"
         disk = f"disk: about {_gb(self.needed)} needed"
         if self.held_bytes:
             disk += f" ({_gb(self.held_bytes)} fetched + {_gb(self.output_bytes)} of tokens)"

@@ -70,6 +70,7 @@ def plan_dict(prepared: Prepared, estimate: Estimate) -> dict[str, Any]:
         "sources": sources,
         "skipped": msgspec.to_builtins(prepared.found.skipped),
         "estimate": msgspec.to_builtins(estimate),
+        "needs": msgspec.to_builtins(prepared.needs),
         "warnings": estimate.warnings,
         "run": msgspec.to_builtins(prepared.run),
     }
@@ -94,7 +95,9 @@ def plan_lines(prepared: Prepared, estimate: Estimate) -> list[str]:
     if len(skipped) > SOURCES_SHOWN:
         lines.append(f"  skipped {len(skipped) - SOURCES_SHOWN} more")
     lines += [_tokens_line(estimate), *_file_lines(prepared, estimate)]
-    lines += [*_disk_lines(estimate), _time_line(estimate)]
+    if prepared.needs is None:  # else it is said above, with what is fetched
+        lines += _disk_lines(estimate)
+    lines.append(_time_line(estimate))
     return lines + [_warning(text) for text in estimate.warnings]
 
 
@@ -106,6 +109,8 @@ def _tokens_line(e: Estimate) -> str:
         return f"  tokens  {e.tokens:,} from token_count and separators{each}"
     if e.tokens_from == "token_count":
         return f"  tokens  about {rounded(e.tokens)} from token_count and separators{each}"
+    if e.tokens_from == "typical":
+        return f"  tokens  about {rounded(e.tokens)} (typical of such files: none is here yet)"
     rows = "" if e.rows_exact else f" in about {rounded(e.rows)} rows"
     return (
         f"  tokens  about {rounded(e.tokens)}{rows}{each} "
@@ -143,7 +148,8 @@ def _disk_lines(e: Estimate) -> list[str]:
 
 def _time_line(e: Estimate) -> str:
     if e.seconds < 0:
-        return "  time    unknown (--no-probe)"
+        why = "none of the inputs is here yet" if e.tokens_from == "typical" else "--no-probe"
+        return f"  time    unknown ({why})"
     return (
         f"  time    about {duration(e.seconds)} (an estimate: {e.speed / 1e6:.0f} MB/s of text a "
         f"core in a probe of {e.probe_seconds:.1f} s, {e.cores} core{'s' * (e.cores != 1)})"

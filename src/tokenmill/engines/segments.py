@@ -21,8 +21,13 @@ def segment_jobs(
     done: dict[tuple[int, int], list[UnitRecord]] = {}
     for record in durable:
         done.setdefault((record.unit.source, record.unit.segment), []).append(record)
+    given: list[SegmentJob] = []
     for planned in plan.sources:
         source = planned
+        if plan.settings.limited and planned.remote is not None:
+            # A trial may end with what is at hand: another file is fetched only when it has not.
+            while not all(job.complete for job in given):
+                yield None
         segments: Iterable[Segment] | None = supply.cut_before(planned)
         if segments is None:
             while (here := supply.here(planned)) is None:
@@ -35,4 +40,6 @@ def segment_jobs(
             job.aside.update(aside.get(job.key, {}))
             for record in done.pop(job.key, ()):
                 job.note_written(record.unit, record.last)
+            if plan.settings.limited:
+                given = [one for one in (*given, job) if not one.complete]
             yield job
