@@ -17,7 +17,7 @@ import errno
 import hashlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -245,17 +245,36 @@ def _from_store(flow: Flow, folder: Path | None) -> str:
     info = _again(flow, lambda: fs.info(file.url))
     if stores.binding(info) != file.fingerprint or info["size"] != file.size:
         raise _changed(file)
+    if web and not stores.gives_ranges(file.url):  # what breaks off is begun anew
+        return str(_again(flow, lambda: _write(fs, flow, target, _whole)))
+    return _write(fs, flow, target, _in_pieces)
+
+
+def _write(fs: Any, flow: Flow, target: Path, content: Callable[[Any, Flow], Any]) -> str:
+    file = flow.file
+    flow.received = 0
     with GrowingFile(target) as growing:
-        if web and not info.get("partial"):
-            _stream(fs, flow, growing)
-        while growing.length < file.size:
-            start, stop = growing.length, min(file.size, growing.length + STEP_BYTES)
-            growing.write(_again(flow, partial(_piece, fs, file, start, stop)))
-            flow.add(stop - start)
+        for piece in content(fs, flow):
+            growing.write(piece)
+            flow.add(len(piece))
+        if growing.length != file.size:
+            raise OSError(f"{growing.length} bytes came where {file.size} were announced")
         if stores.binding(_again(flow, lambda: fs.info(file.url))) != file.fingerprint:
             raise _changed(file)
         name = f"{growing.digest}-{file.name.rsplit('/', 1)[-1]}"
         return str(growing.finish(name, time.time_ns()))
+
+
+def _in_pieces(fs: Any, flow: Flow) -> Iterator[bytes]:
+    for start in range(0, flow.file.size, STEP_BYTES):
+        stop = min(flow.file.size, start + STEP_BYTES)
+        yield _again(flow, partial(_piece, fs, flow.file, start, stop))
+
+
+def _whole(fs: Any, flow: Flow) -> Iterator[bytes]:
+    with fs.open(flow.file.url, "rb", block_size=0) as content:
+        while piece := content.read(READ_BYTES):
+            yield piece
 
 
 def _again(flow: Flow, action: Callable[[], Any]) -> Any:
@@ -269,17 +288,6 @@ def _piece(fs: Any, file: RemoteFile, start: int, stop: int) -> bytes:
     if len(content) != stop - start:
         raise OSError(f"{len(content)} bytes came where {stop - start} were asked for")
     return content
-
-
-def _stream(fs: Any, flow: Flow, growing: GrowingFile) -> None:
-    """From a server that gives a file only whole: what breaks off cannot be gone on with."""
-    with fs.open(flow.file.url, "rb", block_size=0) as content:
-        while growing.length < flow.file.size:
-            piece = content.read(READ_BYTES)
-            if not piece:
-                raise OSError(f"ended after {growing.length} of {flow.file.size} bytes")
-            growing.write(piece)
-            flow.add(len(piece))
 
 
 def _changed(file: RemoteFile) -> SourceError:

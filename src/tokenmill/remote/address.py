@@ -22,7 +22,8 @@ _MAGIC = re.compile(r"[*?\[]")
 # Revisions of the Hub's own that hold slashes.
 _REVISION = r"(?P<revision>refs/(?:convert/[^/]+|pr/\d+)|[^/]+)"
 _HUB = re.compile(
-    r"hf://(?:(?P<kind>datasets|models|spaces)/)?(?P<repo>[^/@]+/[^/@]+)"
+    r"hf://(?:(?P<kind>datasets|models|spaces)/)?"
+    r"(?P<repo>(?!(?:datasets|models|spaces|buckets)/)[^/@]+/[^/@]+)"
     rf"(?:@{_REVISION})?(?:/(?P<path>.*))?"
 )
 _HUB_PAGE = re.compile(

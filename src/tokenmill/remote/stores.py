@@ -7,6 +7,7 @@ them; none is taken from a URL.
 from __future__ import annotations
 
 import re
+import urllib.request
 from typing import Any
 
 from tokenmill.errors import InputError, SourceError, TokenmillError, UsageError
@@ -119,6 +120,17 @@ def binding(info: dict[str, Any]) -> str:
         if info.get(key):
             return f"time:{info[key]}"
     return "size"
+
+
+def gives_ranges(url: str) -> bool:
+    """Whether a web server gives parts of a file: asked for one byte, so that one that does not
+    is left before it has sent all."""
+    request = urllib.request.Request(url, headers={"Range": "bytes=0-0"})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return bool(answer.status == 206)
+    except OSError:
+        return False
 
 
 def explained_fault(error: BaseException, url: str) -> TokenmillError:

@@ -1,0 +1,449 @@
+"""Inputs on web servers and in object stores, and the words for what goes wrong there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import token_bytes, tokenmill, write_jsonl, write_parquet
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokenmill.errors import UsageError
+from tokenmill.remote import patience
+from tokenmill.remote.address import (
+    fixed_folder,
+    hub_address,
+    is_url,
+    matcher,
+    public_name,
+    refuse_credentials,
+)
+
+
+class Web:
+    """A web server with a few files; it may know nothing of ranges, change a file, or be busy."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.etags: dict[str, str] = {}
+        self.ranges, self.given_ranges = True, 0
+        self.faults: list[int] = []
+        self.asked: list[tuple[str, str]] = []
+        self.on_get = lambda path: None
+        web = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+            def do_HEAD(self) -> None:
+                self.do_GET()
+
+            def do_GET(self) -> None:
+                path = self.path.partition("?")[0]
+                web.asked.append((self.command, self.path))
+                if self.command == "GET" and web.faults:
+                    return self._send(web.faults.pop(0), b"", {})
+                if self.command == "GET":
+                    web.on_get(path)
+                content = web.files.get(path)
+                if content is None:
+                    return self._send(404, b"", {})
+                headers = {"ETag": web.etags.get(path, '"1"')}
+                status = 200
+                if web.ranges:
+                    headers["Accept-Ranges"] = "bytes"
+                    found = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+                    if found:
+                        start, size = int(found[1]), len(content)
+                        stop = min(size, int(found[2]) + 1) if found[2] else size
+                        headers["Content-Range"] = f"bytes {start}-{stop - 1}/{size}"
+                        content, status = content[start:stop], 206
+                        web.given_ranges += 1
+                return self._send(status, content, headers)
+
+            def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                if self.command == "GET":
+                    self.wfile.write(body)
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    server = Web()
+    yield server
+    server.server.shutdown()
+    server.server.server_close()
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    return {"XDG_CACHE_HOME": str(tmp_path / "cache"), "TOKENMILL_RETRY_SECONDS": "0.05"}
+
+
+def ok(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+# --- the web -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_files_of_a_web_server_give_the_tokens_of_the_same_files_on_disk(
+    web: Web, tmp_path: Path, texts: list[str], env: dict[str, str], ranges: bool
+) -> None:
+    local = [
+        write_parquet(tmp_path / "a.parquet", texts),
+        write_jsonl(tmp_path / "b.jsonl.gz", texts[:50]),
+    ]
+    web.ranges = ranges
+    web.files = {f"/data/{path.name}": path.read_bytes() for path in local}
+    urls = [f"{web.url}/data/{path.name}" for path in local]
+    ok(tokenmill("prepare", *urls, "-o", tmp_path / "out", env=env))
+    ok(tokenmill("prepare", *local, "-o", tmp_path / "same"))
+    assert token_bytes(tmp_path / "out") == token_bytes(tmp_path / "same")
+    assert bool(web.given_ranges) == ranges
+    gets = [path for method, path in web.asked if method == "GET"]
+    ok(tokenmill("prepare", *urls, "-o", tmp_path / "again", env=env))
+    assert [path for method, path in web.asked if method == "GET"] == gets, "fetched again"
+
+
+def test_a_signature_in_a_url_is_used_but_neither_shown_nor_stored(
+    web: Web, tmp_path: Path, texts: list[str], env: dict[str, str]
+) -> None:
+    web.files["/a.parquet"] = write_parquet(tmp_path / "a.parquet", texts[:40]).read_bytes()
+    url = f"{web.url}/a.parquet?X-Amz-Signature=verysecret"
+    done = ok(tokenmill("prepare", url, "-o", tmp_path / "out", env=env))
+    assert "verysecret" in web.asked[-1][1]
+    assert "verysecret" not in done.stdout + done.stderr
+    for path in [*(tmp_path / "out").rglob("*"), *(tmp_path / "cache").rglob("*")]:
+        assert "verysecret" not in path.name
+        assert not path.is_file() or b"verysecret" not in path.read_bytes()
+
+
+def test_a_url_with_a_password_is_refused_and_not_repeated(tmp_path: Path) -> None:
+    done = tokenmill("prepare", "https://me:verysecret@host/a.parquet", "-o", tmp_path / "out")
+    assert done.returncode == 2
+    assert "credentials" in done.stderr
+    assert "verysecret" not in done.stderr
+
+
+@pytest.mark.parametrize("first", [200, 503])
+def test_a_busy_web_server_is_waited_for(
+    web: Web, tmp_path: Path, texts: list[str], env: dict[str, str], first: int
+) -> None:
+    web.files["/a.jsonl"] = write_jsonl(tmp_path / "a.jsonl", texts[:40]).read_bytes()
+    web.faults = [first, 503, 429, 502]  # the first is asked whether there are ranges
+    ok(tokenmill("prepare", f"{web.url}/a.jsonl", "-o", tmp_path / "out", env=env))
+    assert not web.faults
+
+
+def test_what_a_web_server_does_not_have_is_said_to_be_missing(
+    web: Web, tmp_path: Path, env: dict[str, str]
+) -> None:
+    done = tokenmill("prepare", f"{web.url}/a.jsonl", "-o", tmp_path / "out", env=env)
+    assert done.returncode == 2
+    assert "no such file" in done.stderr
+    done = tokenmill("prepare", f"{web.url}/*.jsonl", "-o", tmp_path / "out", env=env)
+    assert done.returncode == 2
+    assert "name each file" in done.stderr
+
+
+def test_a_file_that_changes_while_it_is_fetched_is_refused(
+    web: Web, tmp_path: Path, texts: list[str], env: dict[str, str]
+) -> None:
+    web.files["/a.jsonl"] = write_jsonl(tmp_path / "a.jsonl", texts).read_bytes()
+
+    def change(path: str) -> None:
+        web.etags["/a.jsonl"] = '"2"'
+
+    web.on_get = change
+    done = tokenmill("prepare", f"{web.url}/a.jsonl", "-o", tmp_path / "out", env=env)
+    assert done.returncode == 1
+    assert "has changed since it was listed" in done.stderr
+
+
+def test_a_copy_damaged_in_our_cache_is_fetched_again(
+    web: Web, tmp_path: Path, texts: list[str], env: dict[str, str]
+) -> None:
+    web.files["/a.jsonl"] = write_jsonl(tmp_path / "a.jsonl", texts[:60]).read_bytes()
+    ok(tokenmill("prepare", f"{web.url}/a.jsonl", "-o", tmp_path / "out", env=env))
+    copy = next((tmp_path / "cache").rglob("*-a.jsonl"))
+    content = bytearray(copy.read_bytes())
+    content[1000] ^= 1
+    copy.write_bytes(content)
+    ok(tokenmill("prepare", f"{web.url}/a.jsonl", "-o", tmp_path / "again", env=env))
+    assert token_bytes(tmp_path / "again") == token_bytes(tmp_path / "out")
+
+
+# --- S3 ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def s3(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A client of an S3 of our own; the environment leads the command to it."""
+    for name in list(os.environ):
+        if name.startswith("AWS_"):
+            monkeypatch.delenv(name)
+    moto = pytest.importorskip("moto.server")
+    boto3 = pytest.importorskip("boto3")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    env.update(
+        AWS_ACCESS_KEY_ID="key",
+        AWS_SECRET_ACCESS_KEY="verysecret",
+        AWS_ENDPOINT_URL=f"http://{host}:{port}",
+        AWS_DEFAULT_REGION="us-east-1",
+    )
+    client = boto3.client(
+        "s3",
+        endpoint_url=env["AWS_ENDPOINT_URL"],
+        aws_access_key_id="key",
+        aws_secret_access_key="verysecret",
+        region_name="us-east-1",
+    )
+    client.create_bucket(Bucket="corpus")
+    yield client
+    server.stop()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_objects_of_s3_give_the_tokens_of_the_same_files_on_disk(
+    s3: Any, tmp_path: Path, texts: list[str], env: dict[str, str]
+) -> None:
+    local = [write_parquet(tmp_path / f"{i}.parquet", texts[i * 11 :]) for i in range(4)]
+    for path in local:
+        s3.put_object(Bucket="corpus", Key=f"web/{path.name}", Body=path.read_bytes())
+    s3.put_object(Bucket="corpus", Key="web/deep/9.parquet", Body=local[0].read_bytes())
+    s3.put_object(Bucket="corpus", Key="web/_SUCCESS", Body=b"")
+    ok(tokenmill("prepare", *local, "-o", tmp_path / "same"))
+    for i, url in enumerate(["s3://corpus/web/*.parquet", "s3://corpus/web/[0-3].parquet"]):
+        out = tmp_path / f"out{i}"
+        done = ok(tokenmill("prepare", url, "-o", out, env=env))
+        assert token_bytes(out) == token_bytes(tmp_path / "same")
+        assert "verysecret" not in done.stdout + done.stderr
+        assert "verysecret" not in (out / "manifest.json").read_text()
+        assert "verysecret" not in (out / "run.json").read_text()
+    ok(tokenmill("prepare", "s3://corpus/web", "-o", tmp_path / "all", env=env))
+    manifest = (tmp_path / "all" / "manifest.json").read_text()
+    assert "s3://corpus/web/deep/9.parquet" in manifest
+    assert "_SUCCESS" not in manifest
+    gone = tmp_path / "not-kept"
+    ok(tokenmill("prepare", url, "-o", gone, "--no-keep-downloads", env=env))
+    assert token_bytes(gone) == token_bytes(tmp_path / "same")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_s3_says_what_is_missing_and_which_login_is_needed(
+    s3: Any, tmp_path: Path, texts: list[str], env: dict[str, str]
+) -> None:
+    for url in ("s3://corpus/none.parquet", "s3://corpus/none/*.parquet", "s3://nobody/a.parquet"):
+        done = tokenmill("prepare", url, "-o", tmp_path / "out", env=env)
+        assert done.returncode == 2, done.stderr
+        assert url in done.stderr
+    bare = {k: v for k, v in env.items() if "KEY" not in k}
+    bare.update(AWS_EC2_METADATA_DISABLED="true", AWS_CONFIG_FILE="/dev/null", HOME=str(tmp_path))
+    done = tokenmill("prepare", "s3://corpus/a.parquet", "-o", tmp_path / "out", env=bare)
+    assert done.returncode == 2, done.stderr
+    assert "AWS_ACCESS_KEY_ID" in done.stderr
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_object_that_was_replaced_is_another_input(
+    s3: Any, tmp_path: Path, texts: list[str], env: dict[str, str]
+) -> None:
+    body = write_jsonl(tmp_path / "a.jsonl", texts[:30]).read_bytes()
+    s3.put_object(Bucket="corpus", Key="a.jsonl", Body=body)
+    ok(tokenmill("prepare", "s3://corpus/a.jsonl", "-o", tmp_path / "out", env=env))
+    s3.put_object(Bucket="corpus", Key="a.jsonl", Body=body.replace(b"a", b"b"))
+    done = tokenmill("prepare", "s3://corpus/a.jsonl", "-o", tmp_path / "out", env=env)
+    assert done.returncode == 2
+    assert "content changed" in done.stderr
+
+
+def test_a_store_without_its_package_says_what_to_install(tmp_path: Path) -> None:
+    done = tokenmill("prepare", "gs://bucket/a.parquet", "-o", tmp_path / "out")
+    assert done.returncode == 2
+    assert "tokenmill[gcs]" in done.stderr
+    done = tokenmill("prepare", "nosuch://bucket/a.parquet", "-o", tmp_path / "out")
+    assert done.returncode == 2
+    assert "no such kind of input" in done.stderr
+    assert tokenmill("prepare", tmp_path, "-o", "s3://bucket/out").returncode == 2
+
+
+# --- addresses -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "repo", "revision", "path"),
+    [
+        ("hf://datasets/a/b", "dataset", "a/b", "main", ""),
+        ("hf://datasets/a/b/x/*.parquet", "dataset", "a/b", "main", "x/*.parquet"),
+        ("hf://datasets/a/b@v1/x", "dataset", "a/b", "v1", "x"),
+        ("hf://datasets/a/b@refs/convert/parquet/x", "dataset", "a/b", "refs/convert/parquet", "x"),
+        ("hf://datasets/a/b@refs%2Fpr%2F7/x", "dataset", "a/b", "refs/pr/7", "x"),
+        ("hf://a/b/x.jsonl", "model", "a/b", "main", "x.jsonl"),
+        ("https://huggingface.co/datasets/a/b", "dataset", "a/b", "main", ""),
+        ("https://huggingface.co/datasets/a/b/tree/main/x", "dataset", "a/b", "main", "x"),
+        ("https://hf.co/datasets/a/b/blob/v1/x%20y.txt", "dataset", "a/b", "v1", "x y.txt"),
+        ("https://huggingface.co/a/b/resolve/main/x.txt?download=true", "model", "a/b", "main",
+         "x.txt"),
+    ],
+)  # fmt: skip
+def test_addresses_of_the_hub(url: str, kind: str, repo: str, revision: str, path: str) -> None:
+    found = hub_address(url)
+    assert found is not None
+    assert (found.kind, found.repo, found.revision, found.path) == (kind, repo, revision, path)
+
+
+@pytest.mark.parametrize("url", ["hf://", "hf://datasets/a", "hf://x", "hf://datasets//b/c"])
+def test_what_is_no_address_of_the_hub_is_refused(url: str) -> None:
+    with pytest.raises(UsageError, match="not an address"):
+        hub_address(url)
+
+
+def test_other_urls_are_not_taken_for_the_hub() -> None:
+    assert hub_address("https://host/datasets/a/b/x.parquet") is None
+    assert hub_address("s3://datasets/a/b") is None
+    assert is_url("s3://a")
+    assert not is_url("C:/data")
+    assert not is_url("data/x.parquet")
+    assert public_name("https://h/x?sig=1") == "https://h/x"
+    refuse_credentials("hf://datasets/a/b@main/x")
+    with pytest.raises(UsageError):
+        refuse_credentials("s3://key:secret@bucket/x")
+
+
+STEPS = st.lists(st.sampled_from(["a", "b", "ab", "a.b", "é"]), min_size=1, max_size=4)
+
+
+@given(
+    STEPS,
+    st.lists(st.sampled_from(["*", "?", "a", "a*", "[ab]", "**", "*b", "[!a]b"]), max_size=4),
+)
+def test_patterns_mean_what_they_mean_to_a_shell(steps: list[str], pattern: list[str]) -> None:
+    """Against a slow twin that walks both from the left."""
+    import fnmatch
+
+    def twin(names: list[str], parts: list[str]) -> bool:
+        if not parts:
+            return not names
+        if parts[0] == "**":
+            if len(parts) == 1:
+                return True  # whatever is below, and the folder itself
+            return any(twin(names[i:], parts[1:]) for i in range(len(names) + 1))
+        return (
+            bool(names) and fnmatch.fnmatchcase(names[0], parts[0]) and twin(names[1:], parts[1:])
+        )
+
+    path, text = "/".join(steps), "/".join(pattern)
+    if pattern and pattern[-1] == "**":
+        return  # names files at any depth; compared by hand below
+    assert bool(matcher(text).fullmatch(path)) == (twin(steps, pattern) and bool(pattern))
+
+
+def test_the_folder_to_list_is_the_part_before_the_first_wildcard() -> None:
+    assert fixed_folder("data/x/*.parquet") == "data/x"
+    assert fixed_folder("data/*/x.parquet") == "data"
+    assert fixed_folder("*.parquet") == ""
+    assert fixed_folder("data/x.parquet") == "data"
+    assert matcher("a/**").fullmatch("a/b/c")
+    assert not matcher("a/*.txt").fullmatch("a/b/c.txt")
+
+
+# --- patience ------------------------------------------------------------------------------------
+
+
+class SaidError(Exception):
+    def __init__(self, status: int, **headers: str) -> None:
+        self.response = type("R", (), {"status_code": status, "headers": headers})()
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 408])
+def test_a_busy_server_passes(status: int) -> None:
+    assert patience.passes(SaidError(status))
+
+
+LASTING = [
+    *map(SaidError, (401, 403, 404)),
+    FileNotFoundError(2, "x"),
+    PermissionError(13, "x"),
+    OSError(28, "full"),
+    ValueError(),
+]
+
+
+@pytest.mark.parametrize("error", LASTING)
+def test_what_no_waiting_cures_is_raised_at_once(error: Exception) -> None:
+    calls = []
+
+    def action() -> None:
+        calls.append(1)
+        raise error
+
+    with pytest.raises(type(error)):
+        patience.patiently(action, sleep=lambda s: None)
+    assert len(calls) == 1
+
+
+def test_it_gives_up_after_so_many_failures_in_a_row_but_not_while_bytes_come() -> None:
+    calls, waits, came = [], [], [0]
+
+    def action() -> str:
+        calls.append(1)
+        if len(calls) < 30:
+            came[0] += 1
+            raise ConnectionError("dropped")
+        return "done"
+
+    assert patience.patiently(action, progress=lambda: came[0], sleep=waits.append) == "done"
+    assert max(waits) < 2
+    calls.clear()
+    waits.clear()
+    with pytest.raises(ConnectionError):
+        patience.patiently(action, sleep=waits.append)
+    assert len(calls) == patience.ATTEMPTS
+    assert waits == sorted(waits)
+    assert waits[-1] > 16 * waits[0] > 0
+
+
+def test_the_server_decides_how_long_to_wait_where_it_says_so() -> None:
+    waits: list[float] = []
+    answers: list[Exception] = [SaidError(429, **{"Retry-After": "7"}), SaidError(503)]
+
+    def action() -> str:
+        if answers:
+            raise answers.pop(0)
+        return "done"
+
+    assert patience.patiently(action, sleep=waits.append) == "done"
+    assert waits[0] == 7
+    assert waits[1] < 7
+
+
+def test_a_wrapped_error_is_known_by_what_it_was_raised_from() -> None:
+    wrapped = FileNotFoundError("an error happened while trying to locate the file")
+    wrapped.__cause__ = SaidError(503)
+    assert patience.passes(wrapped)
+    assert patience.why(wrapped) == "HTTP 503"
