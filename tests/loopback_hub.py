@@ -75,7 +75,8 @@ class Hub:
         self.served: dict[str, int] = {}  # bytes of content, by file
         self.faults: list[Fault] = []
         self.page = 1000
-        self.bytes_per_second = 0.0
+        self.bytes_per_second = 0.0  # of all connections together; 0: as fast as it goes
+        self._line_free = 0.0
         self.hold: Callable[[str], None] = lambda path: None  # may wait before content is sent
         self.hide_checksums = False
         self.lock = threading.Lock()
@@ -108,6 +109,16 @@ class Hub:
             return None
 
         self.faults.append(maybe)
+
+    def line(self, size: int) -> None:
+        """Wait as long as so many bytes take on a line that all share."""
+        if not self.bytes_per_second:
+            return
+        with self.lock:
+            now = time.monotonic()
+            self._line_free = max(now, self._line_free) + size / self.bytes_per_second
+            wait = self._line_free - now
+        time.sleep(wait)
 
     def close(self) -> None:
         self.server.shutdown()
@@ -311,8 +322,7 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 self.wfile.write(body[i : i + step])
                 with hub.lock:
                     hub.served[path] = hub.served.get(path, 0) + len(body[i : i + step])
-                if hub.bytes_per_second:
-                    time.sleep(len(body[i : i + step]) / hub.bytes_per_second)
+                hub.line(len(body[i : i + step]))
 
         def _json(self, value: Any, headers: dict[str, str] | None = None) -> None:
             self._send(200, json.dumps(value).encode(), headers)

@@ -198,6 +198,28 @@ def test_an_unfinished_job_stays_with_its_commit_when_the_branch_moves_on(world:
     assert token_bytes(world.out) != world.expected()
 
 
+def test_deep_verification_reads_the_fetched_files_again(world: World) -> None:
+    ok(world.prepare())
+    deep = ok(world.run("verify", world.out, "--deep"))
+    assert "every document encoded again" in deep.stdout
+    blob = next((world.folder / "hf").rglob(f"blobs/{sha256(world.contents[FILES[2]])}"))
+    content = bytearray(blob.read_bytes())
+    content[len(content) // 2] ^= 1
+    blob.write_bytes(content)
+    damaged = world.run("verify", world.out, "--deep")
+    assert damaged.returncode == 3
+    assert FILES[2] in damaged.stdout
+    shutil.rmtree(world.folder / "hf")
+    gone = world.run("verify", world.out, "--deep")
+    assert gone.returncode == 2
+    assert "--download-only" in gone.stderr
+    root = world.folder / "root"
+    for name in FILES:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(world.contents[name])
+    ok(world.run("verify", world.out, "--deep", "--source-root", root))
+
+
 # --- while it comes in ---------------------------------------------------------------------------
 
 
@@ -509,6 +531,27 @@ def test_killed_at_any_moment_it_resumes_and_fetches_no_complete_file_twice(
     assert token_bytes(world.out) == world.expected()
     left = list((world.folder / "hf").rglob("*.incomplete"))
     assert not left, "what killed runs left in the Hub's cache was not removed"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "coordinator:kill@1 create *cuts*",
+        "coordinator:torn@1 write *cuts*",
+        "coordinator:kill@2 rename *cuts*",
+        "coordinator:kill@3 sync-folder *cuts",
+        "coordinator:kill@2 rmdir *downloads*",
+        "coordinator:kill@1 unlink *downloads*",
+    ],
+)
+def test_killed_while_it_writes_down_how_a_file_is_cut_or_removes_it(
+    world: World, fault: str
+) -> None:
+    command = ("--no-keep-downloads", "--downloads", "1")
+    killed = world.prepare(*command, TOKENMILL_FAILPOINT=fault)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    ok(world.prepare(*command))
+    assert token_bytes(world.out) == world.expected()
 
 
 def test_a_source_whose_units_are_durable_is_needed_no_more(world: World) -> None:

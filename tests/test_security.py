@@ -21,7 +21,6 @@ from reliability.r17_security import (
     source_text,
 )
 from tokenmill.errors import (
-    InputError,
     RefusedError,
     TokenmillError,
     UsageError,
@@ -120,10 +119,10 @@ def test_a_damaged_plan_is_refused(tmp_path: Path) -> None:
 
 def test_passwords_in_urls_are_not_repeated(tmp_path: Path) -> None:
     url = "https://me:secret@host/a.parquet?sig=secret&x=y"
-    with pytest.raises(InputError) as refused:
+    with pytest.raises(UsageError) as refused:
         tokenmill.prepare(url, tmp_path / "o", workers=0)
     assert "secret" not in str(refused.value)
-    assert "https://***@host/a.parquet?*** not a local file" in refused.value.message
+    assert "https://***@host/a.parquet?*** holds credentials" in refused.value.message
     with pytest.raises(UsageError, match="not a local folder"):
         tokenmill.prepare(write_jsonl(tmp_path / "a.jsonl", ["x"]), "s3://key@bucket/x", workers=0)
     assert not os.path.exists("s3:")

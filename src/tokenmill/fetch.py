@@ -83,7 +83,7 @@ def fetch(flow: Flow, folder: Path | None) -> str:
             flow.received = 0
             if not path:
                 path = (_from_hub if file.repo else _from_store)(flow, folder)
-            fault = _fault(path, flow)
+            fault = fault_of(path, file, flow.stop)
             if not fault:
                 flow.received = file.size
                 return path
@@ -116,9 +116,8 @@ def _explained(error: Exception, file: RemoteFile) -> TokenmillError:
     return hub.explained_fault(error, address, file.name)
 
 
-def _fault(path: str, flow: Flow) -> str:
-    """What is wrong with the file that came; '' where nothing is."""
-    file = flow.file
+def fault_of(path: str, file: RemoteFile, stop: Event | None = None) -> str:
+    """What is wrong with a copy of a file; '' where nothing is."""
     size = os.path.getsize(path)
     if size != file.size:
         return f"is {size} bytes long, {file.size} when it was listed"
@@ -128,7 +127,7 @@ def _fault(path: str, flow: Flow) -> str:
     digest = hashlib.sha256() if kind == "sha256" else hashlib.sha1(b"blob %d\0" % size)
     with open(path, "rb") as content:
         while piece := content.read(READ_BYTES):
-            if flow.stop.is_set():
+            if stop is not None and stop.is_set():
                 raise Stopped
             digest.update(piece)
     if digest.hexdigest() == expected:

@@ -38,6 +38,14 @@ class Bound(msgspec.Struct, frozen=True):
     mtimes: dict[str, int]
 
 
+class _RevisionsOf(msgspec.Struct):
+    revisions: dict[str, str] = {}
+
+
+class _Revisions(msgspec.Struct):
+    plan: _RevisionsOf
+
+
 class Opened(msgspec.Struct, frozen=True):
     """Either a dataset that is finished already, or books to go on with."""
 
@@ -84,10 +92,10 @@ def open_job(
 def bound_revisions(workspace: Workspace) -> dict[str, str]:
     """The commits of the Hub that an output is bound to: what it was begun with holds, whatever
     its branch points to today."""
+    refuse_links(workspace.output)
     for path in (workspace.plan, workspace.manifest):
-        with contextlib.suppress(OSError, StorageError, *UNREADABLE, KeyError, TypeError):
-            revisions = msgspec.json.decode(read_file(path))["plan"].get("revisions", {})
-            return msgspec.convert(revisions, dict[str, str])
+        with contextlib.suppress(OSError, StorageError, *UNREADABLE):  # for opening it to tell
+            return msgspec.json.decode(read_file(path), type=_Revisions).plan.revisions
     return {}
 
 

@@ -15,8 +15,10 @@ import msgspec
 import numpy as np
 
 from tokenmill.errors import InputError, TokenmillError, UsageError
+from tokenmill.fetch import at_hand_already, fault_of
 from tokenmill.manifest import Manifest
 from tokenmill.plan import cut_rule
+from tokenmill.remote.address import is_url, named_file, path_below
 from tokenmill.sources import Source, find_sources
 from tokenmill.texts import I64
 
@@ -51,12 +53,17 @@ def find_origins(
     text_column: str,
 ) -> tuple[list[Source | None], list[Problem]]:
     """The sources in order, None for one that is not what it was; and what is wrong with these."""
-    paths = [_path_of(entry["name"], run, source_root) for entry in manifest.sources]
+    paths = [_path_of(entry, run, source_root) for entry in manifest.sources]
     missing = [path for path in paths if not os.path.isfile(path)]
-    if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    if missing and is_url(missing[0]):
         raise InputError(
-            f"{missing[0]}{more}: no such file, so there is nothing to compare with",
+            f"{missing[0]}{_more(missing)}: not here, so there is nothing to compare with",
+            hint="fetch it with the command that made the dataset and --download-only, or name a "
+            "folder that holds the files with --source-root DIR",
+        )
+    if missing:
+        raise InputError(
+            f"{missing[0]}{_more(missing)}: no such file, so there is nothing to compare with",
             hint="name the folder that holds the inputs with --source-root DIR; below it they "
             f"must lie as the manifest names them (the first: {manifest.sources[0]['name']})",
         )
@@ -70,9 +77,19 @@ def find_origins(
     return [source for source, _ in checked], [p for _, p in checked if p is not None]
 
 
+def _more(missing: list[str]) -> str:
+    return f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+
+
 def _path_of(
-    name: str, run: dict[str, Any] | None, source_root: str | os.PathLike[str] | None
+    entry: dict[str, Any], run: dict[str, Any] | None, source_root: str | os.PathLike[str] | None
 ) -> str:
+    name = entry["name"]
+    if is_url(name):  # in a cache, or nowhere; the URL itself says that
+        file = named_file(name, entry["size"], entry["fingerprint"])
+        if source_root is None:
+            return at_hand_already(file) or name
+        name = path_below(name)
     if os.path.isabs(name) or ".." in name.split("/") or "\0" in name:
         raise InputError(f"{name!r}: the manifest names an input that lies below no folder")
     if source_root is not None:
@@ -91,7 +108,13 @@ def _check(
 ) -> tuple[Source | None, Problem | None]:
     name, size = entry["name"], os.stat(path).st_size
     fault = ""
-    if size != entry["size"]:
+    said = None
+    if is_url(name):
+        said = named_file(name, entry["size"], entry["fingerprint"])
+        fault = fault_of(path, said)
+    if fault:
+        pass
+    elif size != entry["size"]:
         fault = f"changed since: {size} bytes, {entry['size']} when the dataset was made"
     else:
         try:
@@ -99,6 +122,8 @@ def _check(
         except TokenmillError as error:
             fault = f"cannot be read any more: {error.message}"
         else:
+            if said is not None:
+                source = msgspec.structs.replace(source, fingerprint=said.fingerprint)
             if source.fingerprint == entry["fingerprint"]:
                 return msgspec.structs.replace(source, number=number, name=name), None
             fault = "changed since the dataset was made (same size, other content)"

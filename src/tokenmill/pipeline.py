@@ -31,6 +31,7 @@ from tokenmill.manifest import Manifest, UnitRecord
 from tokenmill.needs import Needs, needs_of, refuse_if_offline
 from tokenmill.options import Options, make_options, plan_settings, run_settings
 from tokenmill.plan import Plan
+from tokenmill.remote.address import is_url
 from tokenmill.remote.hub import Shelf
 from tokenmill.sources import Found, find_sources
 from tokenmill.storage import Workspace, keep_in_cache, read_from_cache
@@ -248,7 +249,9 @@ def make_plan(
         options.workers,
         None if options.memory is None else parse_bytes(options.memory, what="--memory"),
     )
-    pins = {} if options.overwrite else bound_revisions(Workspace(output))
+    pins: dict[str, str] = {}
+    if not options.overwrite and any(is_url(os.fspath(one)) for one in inputs):
+        pins = bound_revisions(Workspace(output))
     found = find_sources(
         inputs,
         settings.text_column,

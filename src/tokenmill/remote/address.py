@@ -100,6 +100,28 @@ def hub_address(argument: str, endpoint: str = "") -> HubAddress | None:
     )
 
 
+def named_file(name: str, size: int, fingerprint: str) -> RemoteFile:
+    """A file by the name that a plan has given it: of the Hub, with its commit."""
+    address = hub_address(name)
+    if address is None:
+        return RemoteFile(name=name, size=size, fingerprint=fingerprint, url=name)
+    return RemoteFile(
+        name=name,
+        size=size,
+        fingerprint=fingerprint,
+        kind=address.kind,
+        repo=address.repo,
+        commit=address.revision,
+        path=address.path,
+    )
+
+
+def path_below(name: str) -> str:
+    """Where a file with such a name lies below the folder that its repository or host is."""
+    address = hub_address(name)
+    return address.path if address is not None else urlsplit(name).path.lstrip("/")
+
+
 def public_name(url: str) -> str:
     """A URL as it may be shown and stored: no query, where signatures are."""
     return url.partition("?")[0] if url.startswith(("http://", "https://")) else url
