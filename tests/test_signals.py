@@ -21,7 +21,7 @@ from conftest import dataset_bytes
 from conftest import tokenmill as command
 
 import tokenmill
-from tokenmill import cli, pipeline, sources
+from tokenmill import cli_prepare, pipeline, sources
 from tokenmill.errors import Interrupted
 from tokenmill.interrupts import Interrupts, forget_signals, interruptible, signals_held
 
@@ -212,8 +212,8 @@ def resume_command(
     monkeypatch: pytest.MonkeyPatch, *arguments: str, begun: bool = True
 ) -> list[str]:
     monkeypatch.setattr(sys, "argv", ["/bin/tokenmill", *arguments])
-    monkeypatch.setattr(cli, "_begun", begun)
-    return shlex.split(cli._same_command())
+    monkeypatch.setattr(cli_prepare, "_begun", begun)
+    return shlex.split(cli_prepare.same_command())
 
 
 def test_the_command_that_resumes_is_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
