@@ -4,6 +4,7 @@
 >>> tokenmill.prepare("data/*.parquet", "out", format="nanogpt")
 >>> ds = tokenmill.open_dataset("out")
 >>> ds["train"].tokens[:10], ds["train"].documents[0]
+>>> tok = tokenmill.Tokenizer("cl100k_base")  # pickles in a few bytes: ds.map(tok.map, ...)
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from tokenmill.inspection import DocumentView, Summary, inspect, inspect_document
     from tokenmill.loader import Dataset, open_dataset
     from tokenmill.pipeline import Result, prepare
+    from tokenmill.portable import Tokenizer
     from tokenmill.verification import Report, verify
 
 __version__ = "0.1.0"
@@ -28,6 +30,7 @@ __all__ = [
     "Report",
     "Result",
     "Summary",
+    "Tokenizer",
     "TokenmillError",
     "__version__",
     "inspect",
@@ -51,6 +54,7 @@ _HOMES = {
     "inspect_document": "tokenmill.inspection",
     "Summary": "tokenmill.inspection",
     "DocumentView": "tokenmill.inspection",
+    "Tokenizer": "tokenmill.portable",
 }
 
 

@@ -21,6 +21,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -243,6 +244,32 @@ def keep_in_cache(name: str, content: bytes) -> None:
     with explained("create", path.parent):
         make_folder(path.parent)
     write_atomic(path, content, path.with_name(f".{name}.{os.getpid()}.tmp"))
+
+
+def _last_resort() -> Path:
+    """Where there is no home that can be written, as on many a cluster."""
+    return Path(tempfile.gettempdir()) / f"tokenmill-{os.getuid()}"
+
+
+def find_kept(name: str, folder: str = "") -> Path | None:
+    """A file of the cache; `folder` is where it was once put, by a process of another cache."""
+    places = [Path(folder)] if folder else []
+    places += [cache_folder(), _last_resort()]
+    return next((place / name for place in places if (place / name).is_file()), None)
+
+
+def keep_anywhere(name: str, content: bytes) -> Path:
+    """In the cache, or where that cannot be written in the temporary folder. Others may write
+    there too: whoever reads it back compares its SHA-256."""
+    try:
+        keep_in_cache(name, content)
+    except StorageError:
+        path = _last_resort() / name
+        with explained("create", path.parent):
+            make_folder(path.parent)
+        write_atomic(path, content, path.with_name(f".{name}.{os.getpid()}.tmp"))
+        return path
+    return cache_folder() / name
 
 
 class GrowingFile:
