@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tokenmill.deep import verify_deep
     from tokenmill.inspection import DocumentView, Summary, inspect, inspect_document
     from tokenmill.loader import Dataset, open_dataset
+    from tokenmill.pickling import PickleReport, explain_pickle
     from tokenmill.pipeline import Result, prepare
     from tokenmill.portable import Tokenizer
     from tokenmill.verification import Report, verify
@@ -27,12 +28,14 @@ __all__ = [
     "Dataset",
     "DeepReport",
     "DocumentView",
+    "PickleReport",
     "Report",
     "Result",
     "Summary",
     "Tokenizer",
     "TokenmillError",
     "__version__",
+    "explain_pickle",
     "inspect",
     "inspect_document",
     "open_dataset",
@@ -55,6 +58,8 @@ _HOMES = {
     "Summary": "tokenmill.inspection",
     "DocumentView": "tokenmill.inspection",
     "Tokenizer": "tokenmill.portable",
+    "explain_pickle": "tokenmill.pickling",
+    "PickleReport": "tokenmill.pickling",
 }
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokenmill import __version__
+from tokenmill.cli_doctor import doctor
 from tokenmill.cli_options import plan_options, takes_value
 from tokenmill.errors import (
     EXIT_OK,
@@ -123,6 +124,7 @@ def _same_command() -> str:
         "tokenmill plan data/ -o out",
         "tokenmill verify out",
         "tokenmill inspect out",
+        "tokenmill doctor",
     ),
 )
 @click.version_option(__version__, prog_name="tokenmill")
@@ -358,6 +360,9 @@ def _verify_deep(directory: str, as_json: bool, options: dict[str, Any]) -> int:
     else:
         click.echo("\n".join(deep_lines(report)))
     return 0 if report.ok else 3
+
+
+cli.add_command(doctor)
 
 
 # --- what is printed -------------------------------------------------------------------------

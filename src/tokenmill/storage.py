@@ -24,7 +24,7 @@ import os
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -411,3 +411,33 @@ def write_spill(path: Path, arrays: list[np.ndarray[Any, Any]]) -> None:
         offset = 0
         for array in arrays:
             offset += write_all(fd, np.ascontiguousarray(array), offset)
+
+
+class TrialWrite(NamedTuple):
+    bytes_per_second: float
+    sync_ms: float  # of a small file, written, synced and named
+
+
+TRIAL_BYTES = 64 << 20
+TRIAL_FILES = 10
+
+
+def trial_write(folder: Path) -> TrialWrite:
+    """How fast a folder takes what is written and synced; nothing of it stays."""
+    path = folder / f".tokenmill-trial-{os.getpid()}"
+    block = os.urandom(4 << 20)  # a file system that compresses shall not be faster for it
+    try:
+        with explained("write", path, TRIAL_BYTES), opened(path, REWRITE) as fd:
+            begun = time.perf_counter()
+            for offset in range(0, TRIAL_BYTES, len(block)):
+                write_all(fd, block, offset)
+            steps.disk.fsync(fd)
+            seconds = time.perf_counter() - begun
+        begun = time.perf_counter()
+        for _ in range(TRIAL_FILES):
+            write_atomic(path, b"small")
+        small = (time.perf_counter() - begun) / TRIAL_FILES
+    finally:
+        remove_file(path)
+        remove_file(path.with_name(f".{path.name}.tmp"))
+    return TrialWrite(TRIAL_BYTES / max(seconds, 1e-6), small * 1000)
