@@ -213,7 +213,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         " mergeable_ranks=bundled_ranks(name))\n"
         "tiktoken.get_encoding = tiktoken.registry.get_encoding = get_encoding\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
     return path
 
 

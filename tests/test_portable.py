@@ -351,6 +351,16 @@ def test_special_tokens_in_text_behave_as_in_tiktoken(options: dict[str, Any]) -
         assert outcome[0] == outcome[1], text
 
 
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_one_text_alone_gives_the_ids_it_has_in_a_batch(name: str) -> None:
+    """The encoder is called in another way for a few short texts than for many."""
+    tok = Tokenizer(name)
+    texts = [*sample_texts(), *(f"{chr(c)}'s {chr(c)}1" for c in range(0x80, 0x3000, 7))]
+    ids, offsets = tok.encode_flat(texts)
+    for index, text in enumerate(texts):
+        assert tok.encode_ordinary(text) == ids[offsets[index] : offsets[index + 1]].tolist(), text
+
+
 def test_lone_surrogates_become_what_tiktoken_makes_of_them() -> None:
     tok, enc = Tokenizer("gpt2"), reference.encoding("gpt2")
     for text in ("a\ud800b", "\udc00", "\ud83d\udc4d thumbs", "é\ud800<|endoftext|>"):

@@ -69,7 +69,8 @@ class Mapper:
         if table is not None:
             return self._arrow(batch, table)
         try:
-            value = batch[self.column]
+            value = _still_arrow(batch, self.column)
+            value = batch[self.column] if value is None else value
         except (KeyError, IndexError):
             raise self._no_column(list(batch)) from None
         except TypeError:
@@ -101,7 +102,10 @@ class Mapper:
     def _row(self, value: str | None) -> dict[str, Any]:
         if value is None and self.nulls == "keep":
             return {"ids": None, "len": 0}
-        texts, nulls = self._texts([value])
+        if value is None:
+            texts, nulls = self._texts([None])
+        else:
+            texts, nulls = from_bytes([utf8_of(value)]), np.zeros(1, bool)
         ids, _ = self._encode(texts, nulls)
         return {"ids": ids, "len": len(ids)}
 
@@ -201,6 +205,16 @@ def _as_table(batch: Any) -> Any:
     if isinstance(batch, Mapping) or not type(batch).__module__.startswith("pyarrow"):
         return None
     return batch
+
+
+def _still_arrow(batch: Any, column: str) -> Any:
+    """A column of a batch of `datasets` that nobody has turned into a list of strings yet: the
+    Arrow data under it, which spares making those strings and unmaking them."""
+    if type(batch).__name__ == "LazyBatch" and column in getattr(batch, "keys_to_format", ()):
+        table = getattr(batch, "pa_table", None)
+        if table is not None and column in table.column_names:
+            return table.column(column)
+    return None
 
 
 def _is_frame(batch: Any) -> bool:
