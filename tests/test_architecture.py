@@ -64,6 +64,9 @@ ORDER = [
     "storage",
     "links",
     "gap_cache",
+    "recipes",
+    "mapping",
+    "portable",
     "manifest",
     "fetch",
     "engines.observer",
@@ -89,7 +92,7 @@ ORDER = [
     "hf_dataset",
     "options",
     "pipeline",
-    "fineweb",
+    "fineweb_parts",
     "probe",
     "estimate",
     "verification",
@@ -103,6 +106,13 @@ ORDER = [
     "progress",
     "reporting",
     "summary",
+    "pickling",
+    "scripts",
+    "patching",
+    "processes_seen",
+    "postmortem",
+    "doctor",
+    "cli_doctor",
     "cli_options",
     "cli_prepare",
     "cli",
@@ -160,7 +170,10 @@ def test_nothing_dangerous_is_called_and_only_storage_writes(path: Path) -> None
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [alias.name for alias in node.names] + [getattr(node, "module", "") or ""]
-            assert not {"pickle", "dill", "marshal", "yaml", "shelve"} & set(names)
+            # `pickling` explains picklers: it loads nothing but what it has dumped itself.
+            allowed = {"pickle"} if name_of(path) == "pickling" else set()
+            found = {"pickle", "dill", "marshal", "yaml", "shelve"} & set(names)
+            assert found <= allowed
         if not isinstance(node, ast.Call):
             continue
         if isinstance(node.func, ast.Name):

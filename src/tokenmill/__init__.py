@@ -4,6 +4,7 @@
 >>> tokenmill.prepare("data/*.parquet", "out", format="nanogpt")
 >>> ds = tokenmill.open_dataset("out")
 >>> ds["train"].tokens[:10], ds["train"].documents[0]
+>>> tok = tokenmill.Tokenizer("cl100k_base")  # pickles in a few bytes: ds.map(tok.map, ...)
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from tokenmill.errors import TokenmillError
 if TYPE_CHECKING:
     from tokenmill.comparison import DeepReport
     from tokenmill.deep import verify_deep
-    from tokenmill.fineweb import fineweb
+    from tokenmill.fineweb_parts import fineweb
     from tokenmill.inspection import DocumentView, Summary, inspect, inspect_document
     from tokenmill.loader import Dataset, open_dataset
+    from tokenmill.pickling import PickleReport, explain_pickle
     from tokenmill.pipeline import Fetched, Result, download, prepare
+    from tokenmill.portable import Tokenizer
     from tokenmill.verification import Report, verify
 
 __version__ = "0.1.0"
@@ -27,12 +30,15 @@ __all__ = [
     "DeepReport",
     "DocumentView",
     "Fetched",
+    "PickleReport",
     "Report",
     "Result",
     "Summary",
+    "Tokenizer",
     "TokenmillError",
     "__version__",
     "download",
+    "explain_pickle",
     "fineweb",
     "inspect",
     "inspect_document",
@@ -47,7 +53,7 @@ _HOMES = {
     "Result": "tokenmill.pipeline",
     "download": "tokenmill.pipeline",
     "Fetched": "tokenmill.pipeline",
-    "fineweb": "tokenmill.fineweb",
+    "fineweb": "tokenmill.fineweb_parts",
     "open_dataset": "tokenmill.loader",
     "Dataset": "tokenmill.loader",
     "verify": "tokenmill.verification",
@@ -58,6 +64,9 @@ _HOMES = {
     "inspect_document": "tokenmill.inspection",
     "Summary": "tokenmill.inspection",
     "DocumentView": "tokenmill.inspection",
+    "Tokenizer": "tokenmill.portable",
+    "explain_pickle": "tokenmill.pickling",
+    "PickleReport": "tokenmill.pickling",
 }
 
 

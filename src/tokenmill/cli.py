@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokenmill import __version__
+from tokenmill.cli_doctor import doctor
 from tokenmill.cli_options import CONTEXT, examples
 from tokenmill.cli_prepare import fineweb, is_resumable, plan, prepare, same_command
 from tokenmill.errors import (
@@ -95,6 +96,7 @@ def _report(error: TokenmillError) -> int:
         "tokenmill plan data/ -o out",
         "tokenmill verify out",
         "tokenmill inspect out",
+        "tokenmill doctor",
     ),
 )
 @click.version_option(__version__, prog_name="tokenmill")
@@ -220,3 +222,6 @@ def _verify_deep(directory: str, as_json: bool, options: dict[str, Any]) -> int:
     else:
         click.echo("\n".join(deep_lines(report)))
     return 0 if report.ok else 3
+
+
+cli.add_command(doctor)

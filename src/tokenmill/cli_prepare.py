@@ -94,7 +94,7 @@ def fineweb(
     Takes every option of `prepare`. Files are named as llm.c names them.
     """
     start_encoder(options)
-    from tokenmill.fineweb import find_fineweb
+    from tokenmill.fineweb_parts import find_fineweb
 
     part = find_fineweb(version, kind or "edu", revision)
     if not options["quiet"]:

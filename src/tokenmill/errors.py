@@ -3,7 +3,9 @@
     TokenmillError                 exit 1   base: what, where, why, and what to do (the hint)
     ├── UsageError                 exit 2   an option or a value that cannot be
     │   ├── InputError             exit 2   an input that cannot be read as what it claims to be
-    │   └── TooLargeError          exit 2   a value or document that --memory does not hold
+    │   ├── TooLargeError          exit 2   a value or document that --memory does not hold
+    │   ├── SpecialTokenError      exit 2   a special token's string in a text (a ValueError too)
+    │   └── UnknownTokenError      exit 2   an id that stands for nothing (a KeyError too)
     ├── RefusedError               exit 2   we could, but it would destroy or mix something
     ├── BadRowError                exit 1   a row that is not text (file, row, reason)
     ├── SourceError                exit 1   an input that broke or changed while it was read
@@ -90,6 +92,16 @@ class InputError(UsageError):
 
 class TooLargeError(UsageError):
     pass
+
+
+class SpecialTokenError(UsageError, ValueError):
+    """tiktoken raises ValueError here, and callers catch that."""
+
+
+class UnknownTokenError(UsageError, KeyError):
+    """tiktoken raises KeyError here."""
+
+    __str__ = Exception.__str__  # a KeyError would quote it
 
 
 class RefusedError(TokenmillError):

@@ -26,22 +26,29 @@ LIBRARY = {"tiktoken": "tiktoken", "tokenizer.json": "tokenizers", "sentencepiec
 TOO_MANY = 20_000
 
 
-def gap_for(encoding: Encoding, note: Callable[[str], None]) -> Ranges | None:
-    """Code points whose documents go to the reference; None: the fast encoder does not do."""
+def gap_for(
+    encoding: Encoding, note: Callable[[str], None], *, measure: bool = True
+) -> Ranges | None:
+    """Code points whose documents go to the reference; None: the fast encoder does not do, or
+    nobody has measured it yet and it is not to be measured now."""
     if encoding.gigatoken_scheme is None:
         return ()
     library = LIBRARY[encoding.kind]
     versions = {name: metadata.version(name) for name in ("gigatoken", library)}
     if encoding.known_rules and versions in (MEASURED_FOR, MEASURED_FOR_FILES):
         return shipped_gap(encoding.kind)
-    gap = _kept(encoding, versions, note)
+    gap = _kept(encoding, versions, note, measure)
+    if gap is None:
+        return None
     if gap and (gap[0][0] < 0x80 or sum(last - first + 1 for first, last in gap) > TOO_MANY):
         note(f"gigatoken does not split text as {encoding.name} asks: the reference encodes all")
         return None
     return gap if encoding.kind == "tiktoken" else merge(gap, COMPOSING)
 
 
-def _kept(encoding: Encoding, versions: dict[str, str], note: Callable[[str], None]) -> Ranges:
+def _kept(
+    encoding: Encoding, versions: dict[str, str], note: Callable[[str], None], measure: bool
+) -> Ranges | None:
     numbers = "-".join(f"{name}{version}" for name, version in versions.items())
     key = xxhash.xxh3_64_hexdigest(f"{encoding.sha256} {encoding.pattern}".encode())
     name = f"gap-1-{key}-{numbers}.json"
@@ -49,6 +56,8 @@ def _kept(encoding: Encoding, versions: dict[str, str], note: Callable[[str], No
         return msgspec.json.decode((cache_folder() / name).read_bytes(), type=Ranges)
     except (OSError, msgspec.DecodeError):
         pass
+    if not measure:
+        return None
     note(f"comparing gigatoken with {encoding.name} on every code point (a minute, only once)")
     try:
         gap = measure_gap(encoding)

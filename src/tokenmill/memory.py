@@ -8,6 +8,9 @@ does not hold it, the run stops with the `--memory` that does.
 
 from __future__ import annotations
 
+import os
+import resource
+import sys
 from collections.abc import Callable
 
 from tokenmill.config import COORDINATOR_BYTES, WORKER_FLOOR_BYTES, WORKER_MIN_BYTES
@@ -93,3 +96,14 @@ def memory_for(need: int, workers: int) -> int:
 
 
 NO_LIMIT = Room()
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is not file-backed."""
+    try:
+        with open("/proc/self/statm") as file:
+            fields = file.read().split()
+        return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024

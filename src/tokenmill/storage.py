@@ -23,9 +23,10 @@ import contextlib
 import errno
 import fcntl
 import os
+import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -269,6 +270,32 @@ def keep_in_cache(name: str, content: bytes) -> None:
     write_atomic(path, content, path.with_name(f".{name}.{os.getpid()}.tmp"))
 
 
+def _last_resort() -> Path:
+    """Where there is no home that can be written, as on many a cluster."""
+    return Path(tempfile.gettempdir()) / f"tokenmill-{os.getuid()}"
+
+
+def find_kept(name: str, folder: str = "") -> Path | None:
+    """A file of the cache; `folder` is where it was once put, by a process of another cache."""
+    places = [Path(folder)] if folder else []
+    places += [cache_folder(), _last_resort()]
+    return next((place / name for place in places if (place / name).is_file()), None)
+
+
+def keep_anywhere(name: str, content: bytes) -> Path:
+    """In the cache, or where that cannot be written in the temporary folder. Others may write
+    there too: whoever reads it back compares its SHA-256."""
+    try:
+        keep_in_cache(name, content)
+    except StorageError:
+        path = _last_resort() / name
+        with explained("create", path.parent):
+            make_folder(path.parent)
+        write_atomic(path, content, path.with_name(f".{name}.{os.getpid()}.tmp"))
+        return path
+    return cache_folder() / name
+
+
 class GrowingFile:
     """A file written piece by piece and named, by its content if need be, when it is complete."""
 
@@ -420,3 +447,33 @@ def write_spill(path: Path, arrays: list[np.ndarray[Any, Any]]) -> None:
         offset = 0
         for array in arrays:
             offset += write_all(fd, np.ascontiguousarray(array), offset)
+
+
+class TrialWrite(NamedTuple):
+    bytes_per_second: float
+    sync_ms: float  # of a small file, written, synced and named
+
+
+TRIAL_BYTES = 64 << 20
+TRIAL_FILES = 10
+
+
+def trial_write(folder: Path) -> TrialWrite:
+    """How fast a folder takes what is written and synced; nothing of it stays."""
+    path = folder / f".tokenmill-trial-{os.getpid()}"
+    block = os.urandom(4 << 20)  # a file system that compresses shall not be faster for it
+    try:
+        with explained("write", path, TRIAL_BYTES), opened(path, REWRITE) as fd:
+            begun = time.perf_counter()
+            for offset in range(0, TRIAL_BYTES, len(block)):
+                write_all(fd, block, offset)
+            steps.disk.fsync(fd)
+            seconds = time.perf_counter() - begun
+        begun = time.perf_counter()
+        for _ in range(TRIAL_FILES):
+            write_atomic(path, b"small")
+        small = (time.perf_counter() - begun) / TRIAL_FILES
+    finally:
+        remove_file(path)
+        remove_file(path.with_name(f".{path.name}.tmp"))
+    return TrialWrite(TRIAL_BYTES / max(seconds, 1e-6), small * 1000)

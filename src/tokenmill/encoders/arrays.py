@@ -20,6 +20,8 @@ import numpy as np
 
 from tokenmill.texts import I64, Texts
 
+FEW_DOCUMENTS = 32
+FEW_BYTES = 1 << 20
 STAND_IN = "tokenmill.encoders.arrays.stand_in"
 
 
@@ -77,6 +79,11 @@ def encode_flat(backend: Any, texts: Texts) -> tuple[Any, I64]:
         offsets = np.zeros(texts.documents + 1, np.int64)
         np.cumsum(array.counts, out=offsets[1:])
         return array.flat, offsets
+    if _is_small(backend, texts):
+        pieces = [backend.encode(texts.document(i)) for i in range(texts.documents)]
+        offsets = np.zeros(texts.documents + 1, np.int64)
+        np.cumsum([len(piece) for piece in pieces], out=offsets[1:])
+        return np.concatenate(pieces), offsets
     import awkward
 
     layout = awkward.contents.ListOffsetArray(
@@ -86,6 +93,13 @@ def encode_flat(backend: Any, texts: Texts) -> tuple[Any, I64]:
     )
     result = backend.encode_batch(awkward.Array(layout), parallel=False).layout
     return np.asarray(result.content.data), np.asarray(result.offsets.data)
+
+
+def _is_small(backend: Any, texts: Texts) -> bool:
+    """A few short documents, which are sooner encoded one by one (40 us each) than made an array of
+    awkward's (2.4 ms). Not of SentencePiece: only for BPE are both calls known to agree."""
+    few = texts.documents <= FEW_DOCUMENTS and texts.size <= FEW_BYTES
+    return few and type(backend).__name__ == "BPETokenizer"
 
 
 def settle(backend: Any) -> None:

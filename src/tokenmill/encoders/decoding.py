@@ -64,6 +64,9 @@ class Decoder:
     def is_special(self, token: int) -> bool:
         return token in self._specials
 
+    def knows(self, token: int) -> bool:
+        return token in self._specials or token in self._tokens
+
     def token_bytes(self, token: int) -> bytes:
         """What a token stands for; nothing for an id that stands for nothing."""
         special = self._specials.get(token)

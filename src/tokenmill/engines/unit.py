@@ -7,9 +7,6 @@ an engine puts it; it knows nothing of other units.
 from __future__ import annotations
 
 import itertools
-import os
-import resource
-import sys
 from collections.abc import Callable, Container, Iterator
 from typing import Literal
 
@@ -34,6 +31,7 @@ from tokenmill.memory import (
     UNBROKEN_FACTORS,
     WORDS_FACTOR,
     Room,
+    resident_bytes,
 )
 from tokenmill.pack import (
     CutRule,
@@ -464,14 +462,3 @@ def release_unused() -> None:
     import pyarrow
 
     pyarrow.default_memory_pool().release_unused()
-
-
-def resident_bytes() -> int:
-    """Memory of this process that is not file-backed."""
-    try:
-        with open("/proc/self/statm") as file:
-            fields = file.read().split()
-        return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError):
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,22 @@
+"""Tokenize with Ray Data: `map_batches` on Arrow tables.
+
+pip install 'tokenmill[ray]'
+python examples/ray_data.py sample/
+"""
+
+import sys
+
+import ray
+
+import tokenmill
+
+
+def main(folder: str) -> None:
+    tok = tokenmill.Tokenizer("gpt2")
+    ds = ray.data.read_parquet(folder, columns=["text"])
+    ds = ds.map_batches(tok.map, batch_format="pyarrow", batch_size=100)
+    print(f"{ds.count()} documents, {ds.sum('len')} tokens")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

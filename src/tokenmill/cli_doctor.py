@@ -1,0 +1,144 @@
+"""The command `doctor`: the machine, a function that does not pickle, a command that dies."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from tokenmill.errors import EXIT_OK, UsageError, printable
+
+EPILOG = "\b\nExamples:\n" + "\n".join(
+    f"  {line}"
+    for line in (
+        "tokenmill doctor",
+        "tokenmill doctor --directory /data/out",
+        "tokenmill doctor train.py:tokenize",
+        "tokenmill doctor train.py:tokenize --patch | patch -p0",
+        "tokenmill doctor --why-died -- python train.py --num-proc 8",
+    )
+)
+
+
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=EPILOG,
+)
+@click.argument("words", nargs=-1, metavar="[SCRIPT:FUNCTION | -- COMMAND...]")
+@click.option("--patch", is_flag=True, help="Print a diff that repairs the script; writes nothing.")
+@click.option("--why-died", is_flag=True, help="Run COMMAND and say how a process of it died.")
+@click.option("--directory", metavar="DIR", help="Also measure how fast this folder is written.")
+@click.option("--offline", is_flag=True, help="Do not try to reach the Hub.")
+@click.option("--json", "as_json", is_flag=True, help="Result as JSON on stdout.")
+def doctor(
+    words: tuple[str, ...],
+    patch: bool,
+    why_died: bool,
+    directory: str | None,
+    offline: bool,
+    as_json: bool,
+) -> int:
+    """Say what is wrong: with this machine, with a function, with a command that dies.
+
+    Without arguments: the machine. With SCRIPT:FUNCTION: the very object in it that does not reach
+    another process, under pickle, dill and cloudpickle.
+    """
+    if why_died:
+        if not words:
+            raise UsageError(
+                "--why-died: no command", hint="tokenmill doctor --why-died -- python train.py"
+            )
+        return _why_died(words, as_json)
+    if len(words) > 1:
+        raise UsageError(
+            f"{words[1]}: one function at a time", hint="a command to watch needs --why-died"
+        )
+    if words:
+        return _repair(words[0]) if patch else _explain(words[0], as_json)
+    if patch:
+        raise UsageError("--patch: of which script?", hint="tokenmill doctor --patch train.py:fn")
+    return _machine(directory, offline, as_json)
+
+
+def _machine(directory: str | None, offline: bool, as_json: bool) -> int:
+    from tokenmill.doctor import check_lines, examine
+
+    checks = examine(directory, network=not offline)
+    if as_json:
+        _echo_json([check._asdict() for check in checks])
+    else:
+        for line in check_lines(checks):
+            click.echo(printable(line))
+    return 1 if any(check.level == "bad" for check in checks) else EXIT_OK
+
+
+def _explain(target: str, as_json: bool) -> int:
+    from tokenmill.pickling import explain_pickle
+    from tokenmill.scripts import as_main, function_in, read_script, split_target
+
+    path, name = split_target(target)
+    text = read_script(path)
+    with as_main(text, path) as module:
+        report = explain_pickle(function_in(module, text, path, name))
+    if as_json:
+        verdicts = [{**verdict._asdict(), "ok": verdict.ok} for verdict in report.verdicts]
+        _echo_json({**report._asdict(), "verdicts": verdicts, "ok": report.ok})
+    else:
+        click.echo(str(report))
+        if not report.ok:
+            click.echo(f"\na diff that repairs it: tokenmill doctor --patch {printable(target)}")
+    return EXIT_OK if report.ok else 1
+
+
+def _repair(target: str) -> int:
+    """The diff on stdout, all else on stderr: `| patch -p0` works."""
+    from tokenmill.patching import patch_script, unified_diff
+    from tokenmill.scripts import read_script, split_target
+
+    path, name = split_target(target)
+    text = read_script(path)
+    try:
+        patched = patch_script(text)
+    except SyntaxError as error:
+        raise UsageError(f"{path}, line {error.lineno}: {error.msg}") from None
+    for note in patched.notes:
+        click.echo(f"note: {printable(note)}", err=True)
+    if patched.text == text:
+        click.echo(f"{printable(str(path))}: nothing that --patch knows how to repair", err=True)
+        return 1
+    click.echo(unified_diff(text, patched.text, path), nl=False)
+    sys.stdout.flush()
+    return _check_again(patched.text, path, name)
+
+
+def _check_again(text: str, path: Any, name: str) -> int:
+    from tokenmill.pickling import explain_pickle
+    from tokenmill.scripts import as_main, function_in
+
+    try:
+        with as_main(text, path) as module:
+            report = explain_pickle(function_in(module, text, path, name))
+    except UsageError as error:
+        click.echo(f"after the patch: not tried, {error.message}", err=True)
+        return EXIT_OK
+    click.echo(f"after the patch: {report}", err=True)
+    return EXIT_OK if report.ok else 1
+
+
+def _why_died(command: tuple[str, ...], as_json: bool) -> int:
+    from tokenmill.postmortem import as_dict, exit_code, report_lines, watch
+
+    found = watch(command)
+    if as_json:
+        _echo_json(as_dict(found), err=True)
+    else:
+        lines = ["", "tokenmill doctor:", *report_lines(found)]
+        click.echo("\n".join(lines), err=True)  # the command's own output stays as it is
+    return exit_code(found)
+
+
+def _echo_json(value: object, err: bool = False) -> None:
+    import msgspec
+
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=1).decode(), err=err)

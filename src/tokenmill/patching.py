@@ -1,0 +1,228 @@
+"""The repair as a unified diff: a script's tokenizers become `tokenmill.Tokenizer`.
+
+Only the expressions that make a tokenizer are touched; what uses it stays, since our surface is
+tiktoken's. Where a library's surface is another (gigatoken's `encode` gives numpy), the calls are
+changed too. What cannot be repaired safely is left and said.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import itertools
+from pathlib import Path
+from typing import NamedTuple
+
+from tokenmill.tokenizer import ENCODINGS
+
+GIGATOKEN_CALLS = {"encode": "encode_to_numpy({}, disallowed_special=())"}
+
+
+class Edit(NamedTuple):
+    start: int  # in bytes of the script
+    end: int
+    text: str
+
+
+class Patched(NamedTuple):
+    text: str
+    notes: tuple[str, ...]  # what a person has to look at
+
+
+def patch_script(text: str) -> Patched:
+    """The script with its tokenizers replaced; the same text where there is nothing to do."""
+    repair = _Repair(text)
+    repair.visit(repair.tree)
+    repair.change_calls()
+    if not repair.edits:
+        return Patched(text, tuple(repair.notes))
+    changed = _apply(text, repair.edits)
+    return Patched(_with_import(changed, repair.aliases, _names(repair.tree)), tuple(repair.notes))
+
+
+def unified_diff(before: str, after: str, path: Path) -> str:
+    lines = []
+    for line in difflib.unified_diff(
+        before.splitlines(keepends=True), after.splitlines(keepends=True), str(path), str(path)
+    ):
+        lines.append(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n")
+    return "".join(lines)
+
+
+class _Repair(ast.NodeVisitor):
+    def __init__(self, text: str) -> None:
+        self.tree = ast.parse(text)
+        self.source = text.encode()
+        self.lines = [0]
+        for line in self.source.splitlines(keepends=True):
+            self.lines.append(self.lines[-1] + len(line))
+        self.aliases = _aliases(self.tree)
+        self.edits: list[Edit] = []
+        self.notes: list[str] = []
+        self.numpy_names: set[str] = set()  # variables that held a gigatoken tokenizer
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        value = node.value
+        if isinstance(value, ast.Call) and self._full_name(value.func).startswith("gigatoken."):
+            self.numpy_names |= {t.id for t in node.targets if isinstance(t, ast.Name)}
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        replacement = self._replacement(node)
+        if replacement is None:
+            self.generic_visit(node)
+        elif replacement:
+            self._replace(node, replacement)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        if node.attr == "_core_bpe" and isinstance(node.ctx, ast.Load):
+            # The native half of a tiktoken.Encoding: our tokenizer has its methods.
+            start, end = self._span(node)[1] - len("._core_bpe"), self._span(node)[1]
+            self.edits.append(Edit(start, end, ""))
+        self.generic_visit(node)
+
+    def _replacement(self, node: ast.Call) -> str | None:
+        """None: none of ours. '': left alone, with a note."""
+        name = self._full_name(node.func)
+        whole = f"tokenmill.Tokenizer({self._text(node)})"
+        if name in ("tiktoken.get_encoding", "tiktoken.encoding_for_model"):
+            bundled = _bundled_name(node, name)
+            return f'tokenmill.Tokenizer("{bundled}")' if bundled else whole
+        if name in ("tiktoken.Encoding", "tiktoken.core.Encoding"):
+            return whole
+        if name.endswith("_tiktoken.CoreBPE") and len(node.args) == 3:
+            ranks, special, pattern = map(self._text, node.args)
+            made = (
+                f'tiktoken.Encoding("custom", pat_str={pattern}, mergeable_ranks={ranks}, '
+                f"special_tokens={special})"
+            )
+            return f"tokenmill.Tokenizer({made})"
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "as_tiktoken":
+            inner = node.func.value
+            return self._gigatoken(inner) if isinstance(inner, ast.Call) else None
+        return self._gigatoken(node)
+
+    def _gigatoken(self, node: ast.Call) -> str | None:
+        name = self._full_name(node.func)
+        if name == "gigatoken.Tokenizer.from_tiktoken" and node.args:
+            words = {k.arg: self._text(k.value) for k in node.keywords}
+            more = [f", pattern={words['pretokenizer']}"] if "pretokenizer" in words else []
+            if "special_tokens" in words:
+                more.append(f", special_tokens={words['special_tokens']}")
+            return f"tokenmill.Tokenizer({self._text(node.args[0])}{''.join(more)})"
+        if name != "gigatoken.Tokenizer" or len(node.args) != 1:
+            return None
+        source = node.args[0]
+        if isinstance(source, ast.Constant) and isinstance(source.value, str):
+            short = source.value.rpartition("/")[2]
+            if short in ENCODINGS:
+                return f'tokenmill.Tokenizer("{short}")'
+            if not Path(source.value).exists():
+                self.notes.append(
+                    f"line {node.lineno}: {source.value!r} is neither bundled nor a file here: "
+                    "download its tokenizer.json and give tokenmill.Tokenizer the path"
+                )
+                return ""
+        return f"tokenmill.Tokenizer({self._text(source)})"
+
+    def change_calls(self) -> None:
+        """Where a gigatoken tokenizer was used: the same values from ours."""
+        for node in ast.walk(self.tree):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                continue
+            owner, method = node.func.value, node.func.attr
+            if not (isinstance(owner, ast.Name) and owner.id in self.numpy_names):
+                continue
+            if method in GIGATOKEN_CALLS and len(node.args) == 1:
+                call = GIGATOKEN_CALLS[method].format(self._text(node.args[0]))
+                self._replace(node, f"{owner.id}.{call}")
+            else:
+                self.notes.append(f"line {node.lineno}: look at `{ast.unparse(node)}` yourself")
+
+    def _full_name(self, node: ast.expr) -> str:
+        """`tk.get_encoding` as `tiktoken.get_encoding`, by the script's imports."""
+        if isinstance(node, ast.Name):
+            return self.aliases.get(node.id, "")
+        if isinstance(node, ast.Attribute):
+            owner = self._full_name(node.value)
+            return f"{owner}.{node.attr}" if owner else ""
+        return ""
+
+    def _span(self, node: ast.expr) -> tuple[int, int]:
+        last, column = node.end_lineno or 0, node.end_col_offset or 0
+        return self.lines[node.lineno - 1] + node.col_offset, self.lines[last - 1] + column
+
+    def _text(self, node: ast.expr) -> str:
+        start, end = self._span(node)
+        return self.source[start:end].decode()
+
+    def _replace(self, node: ast.expr, text: str) -> None:
+        self.edits.append(Edit(*self._span(node), text))
+
+
+def _aliases(tree: ast.Module) -> dict[str, str]:
+    """Names of the script and what they are called at home."""
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                found[alias.asname or alias.name.partition(".")[0]] = (
+                    alias.name if alias.asname else alias.name.partition(".")[0]
+                )
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                found[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return found
+
+
+def _bundled_name(node: ast.Call, function: str) -> str:
+    arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+    if len(arguments) != 1 or not isinstance(arguments[0], ast.Constant):
+        return ""
+    name = str(arguments[0].value)
+    if function.endswith("encoding_for_model"):
+        from tiktoken.model import encoding_name_for_model
+
+        try:
+            name = encoding_name_for_model(name)
+        except KeyError:
+            return ""
+    return name if name in ENCODINGS else ""
+
+
+def _apply(text: str, edits: list[Edit]) -> str:
+    source = text.encode()
+    for edit in sorted(edits, reverse=True):
+        source = source[: edit.start] + edit.text.encode() + source[edit.end :]
+    return source.decode()
+
+
+def _names(tree: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def _with_import(text: str, aliases: dict[str, str], used_before: set[str]) -> str:
+    """`import tokenmill` in place of an import that nobody needs any more, else behind the last."""
+    if aliases.get("tokenmill") == "tokenmill":
+        return text
+    tree = ast.parse(text)
+    lines = text.splitlines(keepends=True)
+    given_up = used_before - _names(tree)
+    first = 1 if ast.get_docstring(tree) is not None else 0
+    imports = list(
+        itertools.takewhile(lambda n: isinstance(n, ast.Import | ast.ImportFrom), tree.body[first:])
+    )
+    line = "import tokenmill\n"
+    for node in imports:
+        assert isinstance(node, ast.Import | ast.ImportFrom)
+        names = [alias.asname or alias.name.partition(".")[0] for alias in node.names]
+        home = aliases.get(names[0], "")
+        if len(names) == 1 and names[0] in given_up and home.startswith(("tiktoken", "gigatoken")):
+            lines[node.lineno - 1 : node.end_lineno] = [line]
+            return "".join(lines)
+    if imports:
+        at = imports[-1].end_lineno or 0
+    else:
+        at = (tree.body[0].end_lineno or 0) if first else 0
+        at = max(at, 1 if lines and lines[0].startswith("#!") else 0)
+    return "".join([*lines[:at], line, *lines[at:]])

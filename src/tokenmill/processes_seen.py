@@ -1,0 +1,195 @@
+"""What the kernel tells of processes that are not our children: who there is, what memory each
+uses, and how one ended.
+
+A pool's workers are children of the command that is watched, which alone may wait for them. Still
+their end can be seen: a pidfd becomes readable, and until the parent has collected it the exit
+status stands in /proc; from Linux 6.15 on the pidfd itself tells it afterwards too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import struct
+from typing import NamedTuple
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+# linux/pidfd.h: _IOWR(0xFF, 11, struct pidfd_info) of 64 bytes, and the mask's bit for the status
+PIDFD_GET_INFO = 0xC040FF0B
+PIDFD_INFO_EXIT = 1 << 3
+
+
+class Stat(NamedTuple):
+    """The fields of /proc/PID/stat that matter here."""
+
+    state: str
+    parent: int
+    started: int  # in ticks since boot: with the pid it names a process for ever
+    resident: int
+    exit_status: int  # as `wait` gives it; of a process that has ended
+
+
+def read_stat(pid: int) -> Stat | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        return Stat(
+            fields[0].decode(),
+            int(fields[1]),
+            int(fields[19]),
+            int(fields[21]) * PAGE,
+            int(fields[49]),
+        )
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def descendants(root: int) -> dict[int, Stat]:
+    """All processes below one, itself included, as they are now."""
+    every = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (stat := read_stat(int(name))) is not None:
+            every[int(name)] = stat
+    found: dict[int, Stat] = {}
+    layer = [root] if root in every else []
+    while layer:
+        found |= {pid: every[pid] for pid in layer}
+        parents = set(layer)
+        layer = [pid for pid, stat in every.items() if stat.parent in parents and pid not in found]
+    return found
+
+
+def command_line(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read(4096).replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def status_after_end(pidfd: int) -> int | None:
+    """The exit status of a process that its parent has collected already; None: not told."""
+    request = bytearray(64)
+    struct.pack_into("=Q", request, 0, PIDFD_INFO_EXIT)
+    try:
+        fcntl.ioctl(pidfd, PIDFD_GET_INFO, request)
+    except OSError:
+        return None
+    (mask,) = struct.unpack_from("=Q", request, 0)
+    (status,) = struct.unpack_from("=i", request, 60)
+    return int(status) if mask & PIDFD_INFO_EXIT else None
+
+
+def available_memory() -> int:
+    """Bytes that the machine could still give; -1: not told."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/meminfo") as file:
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return -1
+
+
+class CgroupMemory(NamedTuple):
+    """The memory limit that applies to this process, and how often its killer has struck."""
+
+    limit: int  # bytes; -1: none
+    used: int  # -1: not told
+    kills: int
+
+
+def cgroup_memory(root: str = "") -> CgroupMemory:
+    """Of control groups of either version, in this one and all above; the tightest limit."""
+    limit, used, kills = -1, -1, 0
+    for folder, names in _memory_folders(root):
+        value = _number(f"{folder}/{names[0]}")
+        if value >= 0 and value < 1 << 60 and (limit < 0 or value < limit):
+            limit, used = value, _number(f"{folder}/{names[1]}")
+        kills = max(kills, _counter(f"{folder}/{names[2]}"))
+    return CgroupMemory(limit, used, kills)
+
+
+def _memory_folders(root: str) -> list[tuple[str, tuple[str, str, str]]]:
+    try:
+        with open(f"{root}/proc/self/cgroup") as file:
+            lines = [line.strip().split(":", 2) for line in file]
+    except OSError:
+        return []
+    found = []
+    for _, controllers, own in lines:
+        path = own
+        if controllers == "":
+            base, names = "", ("memory.max", "memory.current", "memory.events")
+        elif "memory" in controllers.split(","):
+            base = "/memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.oom_control")
+        else:
+            continue
+        while True:
+            found.append((f"{root}/sys/fs/cgroup{base}{path.rstrip('/')}", names))
+            if path in ("/", ""):
+                break
+            path = os.path.dirname(path)
+    return found
+
+
+def _number(path: str) -> int:
+    try:
+        with open(path) as file:
+            text = file.read().strip()
+    except OSError:
+        return -1
+    return int(text) if text.isdigit() else -1
+
+
+def _counter(path: str) -> int:
+    """The value behind `oom_kill` in a file of names and values."""
+    with contextlib.suppress(OSError), open(path) as file:
+        for line in file:
+            name, _, value = line.partition(" ")
+            if name == "oom_kill" and value.strip().isdigit():
+                return int(value)
+    return 0
+
+
+def oom_kills(root: str = "") -> dict[str, int]:
+    """How often the kernel's out-of-memory killer has struck, by who counts it."""
+    return {
+        "the machine (/proc/vmstat)": _counter(f"{root}/proc/vmstat"),
+        "this control group": cgroup_memory(root).kills,
+    }
+
+
+class KernelLog:
+    """What the kernel logs from now on, where we may read it."""
+
+    PATTERN = re.compile(r"Killed process|Out of memory|oom-kill:|segfault at|general protection")
+
+    def __init__(self, path: str = "/dev/kmsg") -> None:
+        self._fd = -1
+        with contextlib.suppress(OSError):
+            self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            os.lseek(self._fd, 0, os.SEEK_END)
+
+    def lines(self) -> list[str]:
+        """New lines about processes that were killed or broke."""
+        found = []
+        while self._fd >= 0:
+            try:
+                record = os.read(self._fd, 8192)
+            except BrokenPipeError:  # the log has overtaken us: go on with what there is
+                continue
+            except OSError:
+                break
+            if not record:
+                break
+            text = record.decode(errors="replace").partition(";")[2].split("\n")[0]
+            if self.PATTERN.search(text):
+                found.append(text)
+        return found
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

@@ -1,0 +1,173 @@
+"""A user's script, looked at without running what it is for.
+
+It is imported as multiprocessing's spawn imports it: the part under `if __name__ == "__main__"`
+does not run. Then it takes the place of `__main__`, as it would be when run: picklers treat the
+functions of `__main__` differently from those of an importable module.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib.abc
+import importlib.util
+import os
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tokenmill.errors import UsageError, first_line
+
+LOADED_AS = "tokenmill_script"
+
+
+def split_target(target: str) -> tuple[Path, str]:
+    """`train.py:tokenize` as its file and the function's name."""
+    path, colon, name = target.rpartition(":")
+    if not colon or not name.replace(".", "_").isidentifier():
+        raise UsageError(
+            f"{target}: say which function of the script",
+            hint="tokenmill doctor script.py:function",
+        )
+    return Path(path), name
+
+
+def read_script(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise UsageError(f"{path}: cannot be read: {reason}") from None
+
+
+class _Source(importlib.abc.InspectLoader):
+    """The text of a script as a module, from memory: a patched one is never written."""
+
+    def __init__(self, text: str, path: Path) -> None:
+        self.text, self.path = text, path
+
+    def get_source(self, fullname: str) -> str:
+        return self.text
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        return self.source_to_code(self.text, str(self.path))
+
+
+@contextlib.contextmanager
+def as_main(text: str, path: Path) -> Iterator[types.ModuleType]:
+    """The script as the module `__main__`, for a while."""
+    spec = importlib.util.spec_from_loader(LOADED_AS, _Source(text, path), origin=str(path))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    module.__file__ = str(path)
+    before, search = sys.modules.get("__main__"), list(sys.path)
+    argv = list(sys.argv)
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    sys.modules[LOADED_AS] = module
+    sys.argv = [str(path)]
+    try:
+        _execute(spec.loader, module, path)
+        _rename(module)
+        with _picklers_main(module):
+            yield module
+    finally:
+        sys.modules.pop(LOADED_AS, None)
+        if before is not None:
+            sys.modules["__main__"] = before
+        sys.path[:] = search
+        sys.argv = argv
+
+
+def _execute(loader: Any, module: types.ModuleType, path: Path) -> None:
+    try:
+        loader.exec_module(module)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        line = error.lineno if isinstance(error, SyntaxError) else _line_in(error, path)
+        raise UsageError(
+            f"{path}, line {line}: the script stops when it is imported: "
+            f"{type(error).__name__}: {first_line(error)}",
+            hint='put what it does under `if __name__ == "__main__":`; spawn imports it alike',
+        ) from None
+
+
+def _line_in(error: BaseException, path: Path) -> int:
+    found, trace = 0, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(path):
+            found = trace.tb_lineno
+        trace = trace.tb_next
+    return found
+
+
+def _rename(module: types.ModuleType) -> None:
+    """As if it had been run: its functions and classes belong to `__main__`."""
+    module.__name__ = "__main__"
+    sys.modules["__main__"] = module
+    for value in list(vars(module).values()):
+        owned = isinstance(value, types.FunctionType | type)
+        if owned and getattr(value, "__module__", "") == LOADED_AS:
+            value.__module__ = "__main__"
+            for inner in vars(value).values() if isinstance(value, type) else ():
+                if isinstance(inner, types.FunctionType):
+                    inner.__module__ = "__main__"
+
+
+@contextlib.contextmanager
+def _picklers_main(module: types.ModuleType) -> Iterator[None]:
+    """dill remembers who `__main__` was when it was imported."""
+    dill = sys.modules.get("dill._dill")
+    before = getattr(dill, "_main_module", None)
+    if dill is not None and before is not None:
+        dill._main_module = module  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        dill = sys.modules.get("dill._dill")
+        if dill is not None and before is not None:
+            dill._main_module = before  # type: ignore[attr-defined]
+
+
+def function_in(module: types.ModuleType, text: str, path: Path, name: str) -> Any:
+    """The function of that name; where it is made only when the script runs, that is said."""
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if callable(found):
+        return found
+    if found is not None:
+        raise UsageError(f"{path}: {name} is no function but {type(found).__name__}")
+    outer = _outer_function(text, name.rpartition(".")[2])
+    if outer:
+        raise UsageError(
+            f"{path}: {name} is made inside {outer}, so it is there only while that runs",
+            hint=f"--patch works all the same; or write `print(tokenmill.explain_pickle({name}))` "
+            f"into {outer}, before it is used",
+        )
+    known = [key for key, value in vars(module).items() if isinstance(value, types.FunctionType)]
+    raise UsageError(f"{path}: no function {name}", hint=f"there are: {', '.join(known) or 'none'}")
+
+
+def _outer_function(text: str, name: str) -> str:
+    for outer in ast.walk(ast.parse(text)):
+        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef):
+            for inner in ast.walk(outer):
+                if inner is not outer and _makes(inner, name):
+                    return f"{outer.name}()"
+        if isinstance(outer, ast.If) and "__name__" in ast.unparse(outer.test):
+            for inner in ast.walk(outer):
+                if _makes(inner, name):
+                    return 'the part under `if __name__ == "__main__"`'
+    return ""
+
+
+def _makes(node: ast.AST, name: str) -> bool:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return node.name == name
+    return isinstance(node, ast.Assign) and any(
+        isinstance(target, ast.Name) and target.id == name for target in node.targets
+    )

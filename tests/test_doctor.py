@@ -1,0 +1,385 @@
+"""`tokenmill doctor`: the machine, and why a command's process died."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import tokenmill as run_cli
+
+from tokenmill import doctor, postmortem
+from tokenmill.doctor import Check
+from tokenmill.errors import UsageError
+from tokenmill.postmortem import Postmortem, Seen, how_it_ended, report_lines
+from tokenmill.processes_seen import KernelLog, Stat, cgroup_memory, oom_kills
+from tokenmill.storage import trial_write
+
+SECRET = "hf_never_to_be_shown"
+
+
+# --- the machine -----------------------------------------------------------------------------
+
+
+def by_name(checks: list[Check]) -> dict[str, Check]:
+    return {check.name: check for check in checks}
+
+
+def test_the_machine_is_described(tmp_path: Path) -> None:
+    done = run_cli("doctor", "--offline", "--directory", tmp_path)
+    assert done.returncode == 0, done.stderr
+    for name in ("cores:", "memory:", "disk:", "writing:", "/dev/shm:", "start method:",
+                 "versions:", "exactness:", "Hub:", "Hub login:"):  # fmt: skip
+        assert name in done.stdout, name
+    assert "all ids equal to tiktoken's" in done.stdout
+    assert "forkserver" in done.stdout
+    assert "MB/s with fsync" in done.stdout
+    assert not list(tmp_path.iterdir())  # the trial leaves nothing
+
+
+def test_the_machine_as_json() -> None:
+    checks = json.loads(run_cli("doctor", "--offline", "--json").stdout)
+    assert {check["level"] for check in checks} <= {"ok", "warn", "bad"}
+    assert "writing" not in {check["name"] for check in checks}  # no folder was given
+
+
+@pytest.mark.parametrize("how", ["variable", "file", "none"])
+def test_the_login_is_told_and_the_token_never(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    if how == "variable":
+        monkeypatch.setenv("HF_TOKEN", SECRET)
+    if how == "file":
+        (tmp_path / "token").write_text(SECRET)
+    for arguments in (("--offline",), ("--offline", "--json")):
+        done = run_cli("doctor", *arguments)
+        assert SECRET not in done.stdout + done.stderr
+    found = by_name(doctor.examine(network=False))["Hub login"].found
+    assert found == ("no" if how == "none" else "yes")
+
+
+class _Hub(BaseHTTPRequestHandler):
+    status = 200
+    seen: list[Any]
+
+    def do_HEAD(self) -> None:
+        type(self).seen.append(dict(self.headers))
+        self.send_response(self.status)
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def hub(status: int) -> Any:
+    _Hub.status, _Hub.seen = status, []
+    server = HTTPServer(("127.0.0.1", 0), _Hub)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.parametrize("status", [200, 403])
+def test_a_hub_that_answers_is_reachable_and_gets_no_token(
+    status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    with hub(status) as endpoint:
+        monkeypatch.setenv("HF_ENDPOINT", endpoint)
+        checks = by_name(doctor._hub(True))
+        assert checks["Hub"].level == "ok"
+        assert "answers" in checks["Hub"].found
+    assert len(_Hub.seen) == 1
+    assert SECRET not in str(_Hub.seen)
+
+
+def test_a_hub_that_does_not_answer_is_said_and_no_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        monkeypatch.setenv("HF_ENDPOINT", f"http://user:{SECRET}@127.0.0.1:{port}")
+        check = by_name(doctor._hub(True))["Hub"]
+    assert check.level == "warn"
+    assert "cannot be reached" in check.found
+    assert SECRET not in check.found
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert "HF_HUB_OFFLINE" in by_name(doctor._hub(True))["Hub"].found
+
+
+def test_an_encoder_that_errs_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "wrong_texts", lambda tok: ["it's"] if tok.name == "gpt2" else [])
+    check = doctor._exactness()
+    assert check.level == "bad"
+    assert "gpt2: other ids than tiktoken's for \"it's\"" in check.found
+
+
+def test_the_sample_would_find_a_wrong_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tokenmill import Tokenizer
+
+    tok = Tokenizer("gpt2")
+    assert doctor.wrong_texts(tok) == []
+    monkeypatch.setattr(Tokenizer, "encode_ordinary", lambda *_: [1])
+    assert len(doctor.wrong_texts(tok)) == len(doctor.SAMPLE)
+
+
+def test_a_folder_that_cannot_be_written_is_bad(tmp_path: Path) -> None:
+    checks = by_name(doctor.examine(str(tmp_path / "missing"), network=False))
+    assert checks["disk"].level == checks["writing"].level == "bad"
+    assert run_cli("doctor", "--offline", "--directory", tmp_path / "missing").returncode == 1
+
+
+def test_a_trial_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tokenmill import storage
+    from tokenmill.errors import StorageError
+
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(storage, "write_all", full)
+    with pytest.raises(StorageError, match="No space left"):
+        trial_write(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("version", "files"),
+    [
+        (2, {"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "max\n",
+             "sys/fs/cgroup/a/memory.max": "4000000000\n",
+             "sys/fs/cgroup/a/memory.current": "1000000000\n",
+             "sys/fs/cgroup/a/memory.events": "low 0\noom 3\noom_kill 2\n"}),
+        (1, {"proc/self/cgroup": "4:cpu,memory:/x\n0::/\n",
+             "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+             "sys/fs/cgroup/memory/x/memory.limit_in_bytes": "4000000000\n",
+             "sys/fs/cgroup/memory/x/memory.usage_in_bytes": "1000000000\n",
+             "sys/fs/cgroup/memory/x/memory.oom_control": "under_oom 0\noom_kill 2\n"}),
+    ],
+)  # fmt: skip
+def test_limits_and_kills_of_control_groups_are_read(
+    version: int, files: dict[str, str], tmp_path: Path
+) -> None:
+    for name, content in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    (tmp_path / "proc" / "vmstat").write_text("pgfault 1\noom_kill 5\n")
+    assert cgroup_memory(str(tmp_path)) == (4 * 10**9, 10**9, 2)
+    assert sorted(oom_kills(str(tmp_path)).values()) == [2, 5]
+
+
+def test_without_control_groups_there_is_no_limit(tmp_path: Path) -> None:
+    assert cgroup_memory(str(tmp_path)) == (-1, -1, 0)
+
+
+# --- why a process died ----------------------------------------------------------------------
+
+POOL = """
+import multiprocessing, os, signal, sys, time, ctypes
+def work(i):
+    if i == 3:
+        time.sleep(0.4)
+        held = bytearray(60_000_000)
+        time.sleep(0.4)
+        DEATH
+    time.sleep(1.5)
+if __name__ == "__main__":
+    context = multiprocessing.get_context("METHOD")
+    children = [context.Process(target=work, args=(i,)) for i in range(5)]
+    for child in children: child.start()
+    for child in children: child.join()
+    print("done", [child.exitcode for child in children])
+    sys.exit(7 if any(child.exitcode for child in children) else EXIT)
+"""
+
+
+def why(tmp_path: Path, death: str, method: str = "fork", code: int = 0) -> Any:
+    script = tmp_path / "pool.py"
+    script.write_text(
+        POOL.replace("DEATH", death).replace("METHOD", method).replace("EXIT", str(code))
+    )
+    return run_cli("doctor", "--why-died", "--", sys.executable, script)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    ("death", "said"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL, not for lack of memory (it used"),
+        ("ctypes.string_at(0)", "SIGSEGV: a segmentation fault in native code"),
+        ("os.abort()", "SIGABRT: native code gave up"),
+        ("os._exit(42)", "exit code 42: it ended itself"),
+        ("sys.exit(3)", "exit code 3: it ended itself"),
+    ],
+)
+def test_the_death_of_a_worker_is_explained(
+    death: str, said: str, method: str, tmp_path: Path
+) -> None:
+    done = why(tmp_path, death, method)
+    assert done.returncode == 7, done.stderr
+    assert done.stdout.startswith("done [")  # the command's own output is as it was
+    report = done.stderr.partition("tokenmill doctor:")[2]
+    assert "the command ended with exit code 7" in report
+    assert "first to die: process " in report
+    assert said in report, report
+    # its memory over time: small at first, and what it held at its end
+    in_time = next(line for line in report.splitlines() if "in time:" in line)
+    sizes = [float(part.split()[2]) for part in in_time.split("in time:")[1].split(",")]
+    assert sizes[-1] - sizes[0] > 50, in_time
+    if "string_at" in death:
+        assert "Fatal Python error: Segmentation fault" in done.stderr
+        assert "in work" in done.stderr
+
+
+def test_a_worker_that_ends_with_0_while_the_command_fails_is_pointed_at(tmp_path: Path) -> None:
+    done = why(tmp_path, "os._exit(0)", code=9)
+    assert done.returncode == 9
+    assert "first to end: process" in done.stderr
+    assert "takes for the end of work" in done.stderr
+
+
+def test_a_command_that_ends_well_has_nobody_dead(tmp_path: Path) -> None:
+    done = why(tmp_path, "pass")
+    assert done.returncode == 0
+    assert "the command ended with exit code 0" in done.stderr
+    assert "die" not in done.stderr.partition("tokenmill doctor:")[2]
+
+
+def test_a_command_that_is_killed_itself_is_explained() -> None:
+    done = run_cli("doctor", "--why-died", "--", "sh", "-c", "sleep 0.3; kill -9 $$")
+    assert done.returncode == 137
+    assert "the command ended with SIGKILL" in done.stderr
+    assert "the command itself: process" in done.stderr
+
+
+def test_datasets_abrupt_death_is_explained(tmp_path: Path) -> None:
+    """The very message that brings people here."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import datasets, os, signal, time\n"
+        "def tokenize(row):\n"
+        "    if row['n'] == 30:\n"
+        "        time.sleep(0.3); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return {'ids': [1]}\n"
+        "if __name__ == '__main__':\n"
+        "    ds = datasets.Dataset.from_dict({'n': list(range(40))})\n"
+        "    ds.map(tokenize, num_proc=2)\n"
+    )
+    done = run_cli("doctor", "--why-died", "--json", "--", sys.executable, script)
+    assert "abruptly died" in done.stderr
+    found = json.loads(done.stderr[done.stderr.rindex('{\n "command"') :])
+    assert found["code"] == 1
+    assert found["dead"][0]["code"] == -9
+    assert "SIGKILL" in found["dead"][0]["how"]
+    assert len(found["dead"][0]["memory"]) >= 2
+
+
+def seen(ended_with: int | None, **values: Any) -> Seen:
+    one = Seen(2**22 + 1, Stat("S", 1, 1, 0, 0), 0.0)
+    one.status, one.ended = ended_with, 1.0
+    one.samples, one.available = [(0.0, 10**8), (1.0, 10**9)], 20 * 10**9
+    for name, value in values.items():
+        setattr(one, name, value)
+    return one
+
+
+def test_a_sigkill_is_held_against_what_the_kernel_counts_and_logs() -> None:
+    limit = 24 * 10**9
+    assert "not for lack of memory" in how_it_ended(seen(9), limit)
+    assert "counter oom_kill rose" in how_it_ended(seen(9, oom_kills=1), limit)
+    line = "Out of memory: Killed process 4711 (python) total-vm:9kB"
+    assert f"kernel log: {line}" in how_it_ended(seen(9, log=[line]), limit)
+    assert "probably by the out-of-memory killer" in how_it_ended(seen(9, available=10**9), limit)
+    assert "probably by the out-of-memory killer" in how_it_ended(seen(9), 10**9 + 10**7)
+    assert "did not tell how" in how_it_ended(seen(None), limit)
+    crash = "python[4711]: segfault at 0 ip 0 sp 0 error 4"
+    assert crash in how_it_ended(seen(11, log=[crash]), limit)
+
+
+def test_what_a_pool_does_to_the_others_is_not_the_cause() -> None:
+    first, second = seen(11, ended=1.0), seen(15, ended=2.0)
+    command = seen(0)
+    lines = report_lines(Postmortem("x", 1, 3.0, [command, second, first], 24 * 10**9))
+    told = "\n".join(lines)
+    assert "SIGSEGV" in told.split("after it:")[0]
+    assert "(SIGTERM)" in told.split("after it:")[1]
+
+
+def test_the_kernels_log_is_read_from_now_on(tmp_path: Path) -> None:
+    path = tmp_path / "kmsg"
+    path.write_text("6,1,1,-;Killed process 1 (old)\n")
+    log = KernelLog(str(path))
+    with path.open("a") as file:
+        file.write("4,2,2,-;Killed process 2 (python)\n")
+    assert log.lines() == ["Killed process 2 (python)"]
+    assert log.lines() == []
+    log.close()
+    assert KernelLog(str(tmp_path / "missing")).lines() == []
+
+
+def test_memory_of_a_long_life_stays_a_short_list() -> None:
+    one = seen(0)
+    for i in range(100_000):
+        one.sample(i / 5, i, 1)
+    assert len(one.samples) <= postmortem.MOST_SAMPLES
+    assert one.samples[-1][0] > 19_000
+    assert one.peak == 99_999
+
+
+def test_wrong_uses_are_said() -> None:
+    for arguments, said in (
+        (("--why-died",), "no command"),
+        (("--why-died", "--", "no-such-command-anywhere"), "cannot be run"),
+        (("--patch",), "of which script"),
+        (("a.py:f", "b.py:g"), "one function at a time"),
+    ):
+        done = run_cli("doctor", *arguments)
+        assert done.returncode == 2
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_a_signal_ends_the_command_too(tmp_path: Path) -> None:
+    import signal
+    import subprocess
+
+    mark = tmp_path / "pid"
+    code = f"import os, time; open({str(mark)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tokenmill", "doctor", "--why-died", "--", sys.executable, "-c",
+         code],
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+    deadline = time.monotonic() + 30
+    while not (mark.exists() and mark.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert process.returncode == 143
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(mark.read_text()), 0)
+
+
+def test_where_there_is_no_proc_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os.path, "isdir", lambda _: False)
+    with pytest.raises(UsageError, match="works on Linux only"):
+        postmortem.watch(["true"])

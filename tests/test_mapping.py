@@ -1,0 +1,392 @@
+"""`tok.map` under datasets, Arrow, multiprocessing and Ray: shapes, caching, nulls, examples."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow
+import pytest
+import reference
+from conftest import ROOT, SAMPLES, sample_texts
+
+from tokenmill import Tokenizer
+from tokenmill.errors import BadRowError, UsageError
+from tokenmill.mapping import with_eot
+
+EOT = 50256
+
+
+@pytest.fixture
+def tok() -> Tokenizer:
+    return Tokenizer("gpt2")
+
+
+def expected(texts: list[str]) -> list[list[int]]:
+    codec = reference.encoding("gpt2")
+    return [codec.encode_ordinary(text) for text in texts]
+
+
+# --- shapes ----------------------------------------------------------------------------------
+
+
+def columns(kind: str, texts: list[str]) -> Any:
+    if kind == "list":
+        return {"text": texts}
+    if kind == "tuple":
+        return {"text": tuple(texts)}
+    if kind == "numpy objects":
+        return {"text": np.array(texts, dtype=object)}
+    if kind == "numpy strings":
+        return {"text": np.array([t.rstrip("\0") for t in texts])}
+    if kind == "pandas":
+        import pandas
+
+        return {"text": pandas.Series(texts)}
+    array = pyarrow.array(texts, getattr(pyarrow, kind)())
+    # a slice, and several chunks: offsets that do not begin at 0
+    padded = pyarrow.concat_arrays([pyarrow.array(["not this"], array.type), array])
+    if kind == "large_string":
+        return {"text": padded[1:]}
+    half = len(texts) // 2
+    return {"text": pyarrow.chunked_array([padded[1 : half + 1], array[half:]])}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["list", "tuple", "numpy objects", "numpy strings", "pandas", "string", "large_string",
+     "string_view"],
+)  # fmt: skip
+def test_every_shape_of_a_batch_gives_the_references_ids(kind: str, tok: Tokenizer) -> None:
+    texts = sample_texts()[:120]
+    if kind == "numpy strings":
+        texts = [text for text in texts if len(text) < 2000 and "\0" not in text]
+    found = tok.map(columns(kind, texts))
+    assert [ids.tolist() for ids in found["ids"]] == [[*ids, EOT] for ids in expected(texts)]
+    assert found["len"].tolist() == [len(ids) + 1 for ids in expected(texts)]
+    assert all(isinstance(ids, np.ndarray) and ids.dtype == np.uint16 for ids in found["ids"])
+
+
+@pytest.mark.parametrize("make", [pyarrow.table, pyarrow.RecordBatch.from_pydict])
+def test_arrow_in_is_arrow_out_of_the_same_kind(make: Any, tok: Tokenizer) -> None:
+    texts = sample_texts()[:50]
+    batch = make({"n": pyarrow.array(range(50)), "text": pyarrow.array(texts)})
+    found = tok.mapper(keep=["n"], eot="none")(batch)
+    assert type(found) is type(batch)
+    assert found.schema.names == ["n", "ids", "len"]
+    assert found.column("ids").to_pylist() == expected(texts)
+    assert found.column("n").to_pylist() == list(range(50))
+
+
+@pytest.mark.parametrize("text", ["", "word", "two words", "<|endoftext|>"])
+def test_one_row_gives_one_array(text: str, tok: Tokenizer) -> None:
+    found = tok.map({"text": text, "other": 1})
+    assert isinstance(found["ids"], np.ndarray)
+    assert found["ids"].tolist() == [*expected([text])[0], EOT]
+    assert found["len"] == len(found["ids"])
+
+
+@pytest.mark.parametrize("batch", [{"text": []}, {"text": pyarrow.array([], pyarrow.string())},
+                                   {"text": np.array([], object)}])  # fmt: skip
+def test_an_empty_batch_is_an_empty_batch(batch: Any, tok: Tokenizer) -> None:
+    found = tok.map(batch)
+    assert (found["ids"], found["len"].tolist()) == ([], [])
+    empty = pyarrow.table({"text": pyarrow.chunked_array([], pyarrow.string())})
+    assert tok.map(empty).num_rows == 0
+
+
+@pytest.mark.parametrize("place", ["end", "start", "none"])
+def test_the_separator_stands_at_the_end_the_start_or_nowhere(place: Any, tok: Tokenizer) -> None:
+    texts = ["a b", "", "c"]
+    rows = {"end": lambda ids: [*ids, EOT], "start": lambda ids: [EOT, *ids], "none": list}[place]
+    found = tok.mapper(eot=place)({"text": texts})
+    assert [ids.tolist() for ids in found["ids"]] == [rows(ids) for ids in expected(texts)]
+
+
+def test_placing_separators_is_arithmetic() -> None:
+    ids, offsets = np.arange(5, dtype=np.uint32), np.array([0, 2, 2, 5])
+    out, bounds = with_eot(ids, offsets, "start", 9, np.array([False, True, False]))
+    assert (out.tolist(), bounds.tolist()) == ([9, 0, 1, 9, 2, 3, 4], [0, 3, 3, 7])
+
+
+# --- what is not text ------------------------------------------------------------------------
+
+
+def test_null_is_an_error_that_names_the_row_unless_the_caller_says_what_it_is(
+    tok: Tokenizer,
+) -> None:
+    texts = ["a", "b", None, "c"]
+    shapes = ({"text": texts}, pyarrow.table({"text": texts}), {"text": np.array(texts, object)})
+    for batch in shapes:
+        with pytest.raises(BadRowError, match="null in row 2 of a batch of 4") as caught:
+            tok.map(batch)
+        assert "nulls='keep'" in caught.value.hint
+    with pytest.raises(BadRowError, match="null in row 0"):
+        tok.map({"text": None})
+    kept = tok.mapper(nulls="keep")
+    assert kept(shapes[1]).column("ids").to_pylist()[2] is None
+    found = kept(shapes[0])
+    assert found["ids"][2] is None
+    assert [ids.tolist() for ids in found["ids"] if ids is not None] == [
+        [*ids, EOT] for ids in expected(["a", "b", "c"])
+    ]
+    assert kept({"text": None}) == {"ids": None, "len": 0}
+    empty = tok.mapper(nulls="empty")(shapes[0])
+    assert empty["ids"][2].tolist() == [EOT]
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        ({"text": [1, 2]}, "type int64, not text"),
+        ({"text": ["a", 2]}, "not all text"),
+        ({"text": [b"a"]}, "type binary, not text"),
+        (pyarrow.table({"text": [1.5]}), "type double, not text"),
+        ({"content": ["a"]}, "no column 'text'; there are: content"),
+        (pyarrow.table({"content": ["a"]}), "no column 'text'; there are: content"),
+        (17, "a batch of the type int"),
+    ],
+    ids=str,
+)
+def test_what_is_not_text_is_named(batch: Any, said: str, tok: Tokenizer) -> None:
+    with pytest.raises((UsageError, BadRowError), match=said):
+        tok.map(batch)
+
+
+def test_bytes_that_are_no_utf8_in_an_arrow_column_are_named_by_row(tok: Tokenizer) -> None:
+    raw = pyarrow.array([b"good", b"bad \xff", b"good"], pyarrow.binary())
+    array = pyarrow.Array.from_buffers(pyarrow.string(), 3, raw.buffers())
+    with pytest.raises(BadRowError, match=r"row 1 of a batch: not valid UTF-8 at byte 4"):
+        tok.map(pyarrow.table({"text": array}))
+
+
+def test_a_pandas_frame_stays_one(tok: Tokenizer) -> None:
+    import pandas
+
+    frame = pandas.DataFrame({"n": [1, 2], "text": ["a", "b c"]}, index=[7, 8])
+    found = tok.mapper(keep=["n"])(frame)
+    assert isinstance(found, pandas.DataFrame)
+    assert [ids.tolist() for ids in found["ids"]] == [[*ids, EOT] for ids in expected(["a", "b c"])]
+    assert found["n"].tolist() == [1, 2]
+
+
+def test_ids_never_wrap_around(tok: Tokenizer) -> None:
+    assert tok.map({"text": "a"})["ids"].dtype == np.uint16
+    large = Tokenizer("cl100k_base")
+    assert large.map({"text": "a"})["ids"].tolist()[-1] == 100_257
+    with pytest.raises(UsageError, match="uint16: ids go up to 100276"):
+        large.mapper(dtype="uint16")({"text": "a"})
+    assert large.mapper(dtype="int64")({"text": "a"})["ids"].dtype == np.int64
+    # a separator of the caller's above the vocabulary counts too
+    assert Tokenizer("gpt2", eot=70_000).map({"text": "a"})["ids"].tolist()[-1] == 70_000
+
+
+@pytest.mark.parametrize("option", [{"eot": "front"}, {"dtype": "int8"}, {"nulls": "drop"}])
+def test_an_unknown_option_is_refused(option: Any, tok: Tokenizer) -> None:
+    with pytest.raises(UsageError, match="not one of"):
+        tok.mapper(**option)
+
+
+# --- datasets --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("processes", [None, 2])
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize("form", [None, "arrow", "numpy", "pandas"])
+def test_datasets_map_gives_the_references_ids(
+    processes: int | None, batched: bool, form: str | None, tok: Tokenizer
+) -> None:
+    texts = sample_texts()[:60]
+    ds = datasets.Dataset.from_dict({"text": texts}).with_format(form)
+    done = ds.map(tok.map, batched=batched, num_proc=processes, remove_columns=["text"])
+    done = done.with_format(None)
+    assert done["ids"][:] == [[*ids, EOT] for ids in expected(texts)]
+    assert done["len"][:] == [len(ids) + 1 for ids in expected(texts)]
+    assert done.column_names == ["ids", "len"]
+    assert done.features["ids"].feature.dtype == "uint16"  # not int64: a quarter of the disk
+
+
+def test_a_column_that_was_changed_before_is_taken_as_it_is_now(tok: Tokenizer) -> None:
+    """The Arrow data under a batch of datasets is not what another function has put over it."""
+
+    def changed(batch: Any) -> Any:
+        batch["text"] = [text.upper() for text in batch["text"]]
+        return tok.map(batch)
+
+    def untouched(batch: Any) -> Any:
+        assert "text" in batch.keys_to_format
+        return tok.map(batch)
+
+    ds = datasets.Dataset.from_dict({"text": ["a word", "b"]})
+    assert ds.map(untouched, batched=True)["ids"][:] == [[*i, EOT] for i in expected(ds["text"][:])]
+    found = ds.map(changed, batched=True)["ids"][:]
+    assert found == [[*ids, EOT] for ids in expected(["A WORD", "B"])]
+
+
+MAP_ONCE = """
+import sys, datasets
+from tokenmill import Tokenizer, portable
+runs = []
+original = portable.Tokenizer.encode_texts
+portable.Tokenizer.encode_texts = lambda self, texts: runs.append(1) or original(self, texts)
+source = sys.argv[2]
+if sys.argv[3] == "object":
+    import tokenizers
+    source = tokenizers.Tokenizer.from_file(source)
+tok = Tokenizer(source, eot=7)
+ds = datasets.load_from_disk(sys.argv[1])
+ds = ds.map(tok.mapper(eot=sys.argv[4]), batched=True)
+print("encoded" if runs else "from the cache", ds._fingerprint, sum(ds["len"]))
+"""
+
+
+def map_in_a_new_process(
+    folder: Path, source: str, how: str = "name", eot: str = "end"
+) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", MAP_ONCE, str(folder), source, how, eot],
+        capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONHASHSEED": str(time.time_ns() % 1000),
+             "XDG_CACHE_HOME": str(folder.parent / "cache")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "hashed properly" not in done.stderr
+    return done.stdout.strip().rsplit(" ", 1)
+
+
+def test_a_second_run_is_served_from_the_cache_and_another_tokenizer_is_not(tmp_path: Path) -> None:
+    datasets.Dataset.from_dict({"text": sample_texts()[:20]}).save_to_disk(str(tmp_path / "ds"))
+    from tokenizer_files import write_json
+
+    file = str(write_json(tmp_path / "tokenizer.json"))
+    seen = set()
+    for arguments in (("gpt2",), ("cl100k_base",), ("gpt2", "name", "start"), (file,),
+                      (file, "object")):  # fmt: skip
+        first = map_in_a_new_process(tmp_path / "ds", *arguments)
+        again = map_in_a_new_process(tmp_path / "ds", *arguments)
+        assert first[0].startswith("encoded "), arguments
+        assert again[0] == first[0].replace("encoded", "from the cache")
+        assert again[1] == first[1]
+        seen.add(first[0])
+    assert len(seen) == 5
+
+
+def test_an_error_in_a_worker_of_datasets_arrives_whole(tok: Tokenizer) -> None:
+    ds = datasets.Dataset.from_dict({"text": [*["word"] * 40, None]})
+    with pytest.raises(BadRowError, match="null in row") as caught:
+        ds.map(tok.map, batched=True, num_proc=2)
+    assert "nulls=" in caught.value.hint
+
+
+# --- documents that kill others --------------------------------------------------------------
+
+PATHOLOGICAL = {
+    "a megabyte of one letter": "a" * 1_000_000,
+    "999,999 spaces before a letter": " " * 999_999 + "x",
+    "a megabyte of spaces": " " * 1_000_000,
+    "999,999 line ends": "\n" * 999_999 + "x",
+    "a megabyte of one Han letter": "国" * 350_000,
+    "a megabyte of marks": "e" + "\u0301" * 500_000,
+    "newer letters, then a million spaces": "A\u088f's" + " " * 999_999 + "x",
+}
+
+
+@pytest.mark.parametrize("name", ["gpt2", "cl100k_base", "o200k_base"])
+def test_a_pathological_document_neither_hangs_nor_kills_a_worker_of_datasets(name: str) -> None:
+    tok, enc = Tokenizer(name), reference.encoding(name)
+    texts = list(PATHOLOGICAL.values())
+    ds = datasets.Dataset.from_dict({"text": ["before", *texts, "after"]})
+    begin = time.monotonic()
+    done = ds.map(tok.map, batched=True, num_proc=2, batch_size=3)
+    assert time.monotonic() - begin < 120
+    for text, ids in zip(ds["text"], done["ids"], strict=True):
+        assert ids[-1] == tok.eot_token
+        assert enc.decode(ids[:-1]) == text
+    for text, ids in zip(texts, done["ids"][1:], strict=False):  # alone, and as one row
+        assert tok.encode_ordinary(text) == ids[:-1]
+        assert tok.map({"text": text})["ids"].tolist() == ids
+    codec = enc.encode_ordinary("before")
+    assert done["ids"][0][:-1] == codec
+    assert done["ids"][1][:-1] == enc.encode_ordinary(texts[0])
+
+
+LONG_LINE = """
+import resource, sys, tokenmill, numpy as np
+words = "three hundred megabytes of words in one line, and no end in sight; "
+text = words * 4_500_000
+assert len(text) > 300_000_000
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+tok = tokenmill.Tokenizer("gpt2")
+found = tok.map({"text": [text]})
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+ids = found["ids"][0]
+one = len(tok.encode_ordinary(words * 2)) - len(tok.encode_ordinary(words))
+assert len(ids) == len(tok.encode_ordinary(words)) + 4_499_999 * one + 1, len(ids)
+print((after - before) * 1024)
+"""
+
+
+@pytest.mark.slow
+def test_a_line_of_300_megabytes_takes_a_few_times_its_size() -> None:
+    done = subprocess.run([sys.executable, "-c", LONG_LINE], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 5 * 300_000_000, done.stdout
+
+
+# --- the examples ----------------------------------------------------------------------------
+
+
+def run_example(name: str, *arguments: str, folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / name), *arguments],
+        capture_output=True, text=True, timeout=300,
+        env={**os.environ, "HF_HOME": str(folder), "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def counts(paths: list[Path]) -> str:
+    texts: list[str] = []
+    for path in paths:
+        texts += pyarrow.parquet.read_table(path, columns=["text"]).column(0).to_pylist()
+    return f"{len(texts)} documents, {sum(len(ids) + 1 for ids in expected(texts))} tokens"
+
+
+def test_the_example_for_datasets(tmp_path: Path) -> None:
+    found = run_example("datasets_map.py", str(ROOT / "sample" / "*.parquet"), folder=tmp_path)
+    assert found == f"{counts(SAMPLES)}, the first ends with {EOT}"
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_the_example_for_multiprocessing(method: str, tmp_path: Path) -> None:
+    found = run_example(
+        "multiprocessing_pool.py", str(ROOT / "sample" / "*.parquet"), method, folder=tmp_path
+    )
+    assert found == counts(SAMPLES)
+
+
+def test_the_example_for_arrow_batches(tmp_path: Path) -> None:
+    found = run_example("arrow_batches.py", str(SAMPLES[0]), folder=tmp_path)
+    assert found.startswith(counts(SAMPLES[:1]))
+    assert "int32" in found
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
+def test_the_example_for_ray_data(tmp_path: Path) -> None:
+    assert run_example("ray_data.py", str(ROOT / "sample"), folder=tmp_path).endswith(
+        counts(SAMPLES)
+    )
+
+
+def test_every_example_has_a_test() -> None:
+    source = Path(__file__).read_text()
+    for path in (ROOT / "examples").glob("*.py"):
+        assert f'"{path.name}"' in source

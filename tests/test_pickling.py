@@ -1,0 +1,360 @@
+"""`explain_pickle` names the very object, and the patch repairs the script."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import dill
+import gigatoken
+import pytest
+import reference
+from conftest import ROOT
+from conftest import tokenmill as run_cli
+
+import tokenmill
+from tokenmill import explain_pickle
+from tokenmill.patching import patch_script, unified_diff
+from tokenmill.pickling import PickleReport, Verdict
+
+
+def fast() -> Any:
+    """gigatoken's tokenizer: with no pickler."""
+    from tokenmill.encoders.fast import _load
+    from tokenmill.tokenizer import bundled_ranks_file, get_encoding
+
+    backend = _load(get_encoding("gpt2"), bundled_ranks_file("gpt2"))
+    return gigatoken.Tokenizer(backend)
+
+
+def verdicts(report: PickleReport) -> dict[str, Verdict]:
+    return {verdict.pickler: verdict for verdict in report.verdicts}
+
+
+# --- what is found ---------------------------------------------------------------------------
+
+
+def test_a_closure_over_a_core_bpe_is_named_with_its_path() -> None:
+    class Holder:
+        def __init__(self) -> None:
+            self.name = "fine"
+            self._core_bpe = reference.encoding("gpt2")._core_bpe
+
+    enc = Holder()
+
+    def tokenize(row: Any) -> Any:
+        return enc._core_bpe.encode_ordinary(row["text"])
+
+    found = verdicts(explain_pickle(tokenize))
+    for pickler in ("dill", "dill, recursive", "cloudpickle"):
+        assert found[pickler].path == ("closure variable `enc`", "`_core_bpe`"), pickler
+        assert found[pickler].culprit == "CoreBPE"
+        assert "CoreBPE" in found[pickler].error
+        assert "tokenmill.Tokenizer" in found[pickler].advice
+    assert "closure variable `enc` -> `_core_bpe` (CoreBPE)" in str(explain_pickle(tokenize))
+    # plain pickle does not get that far: it takes no local function at all
+    assert (found["pickle"].path, found["pickle"].culprit) == ((), "local function")
+
+
+def test_defaults_attributes_items_partials_and_methods_are_walked() -> None:
+    lock = threading.Lock()
+
+    def by_default(row: Any, *, options: Any = {"deep": [1, lock]}) -> None:  # noqa: B006
+        pass
+
+    def plain_default(row: Any, held: Any = lock) -> None:
+        pass
+
+    def by_attribute(row: Any) -> None:
+        pass
+
+    by_attribute.held = lock  # type: ignore[attr-defined]
+
+    class Worker:
+        def __init__(self) -> None:
+            self.inner = {"lock": lock}
+
+        def tokenize(self, row: Any) -> None:
+            pass
+
+    for function, path in (
+        (by_default, ("default of `options`", "['deep']", "[1]")),
+        (plain_default, ("default of `held`",)),
+        (by_attribute, ("attribute `held`",)),
+        (Worker().tokenize, ("object that the method belongs to", "`inner`", "['lock']")),
+        (functools.partial(len, held=lock), ("argument `held` of the partial",)),
+        (functools.partial(len, (3, lock)), ("argument 0 of the partial", "[1]")),
+    ):
+        found = verdicts(explain_pickle(function))["cloudpickle"]
+        assert found.path == path, path
+        assert found.culprit == "thread.lock"
+        assert "lock belongs to one process" in found.advice
+
+
+def test_an_attribute_that_its_class_leaves_out_is_no_culprit() -> None:
+    class Careful:
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+            self.file = None
+
+        def __getstate__(self) -> dict[str, Any]:
+            return {"file": threading.Lock()}
+
+    careful = Careful()
+    found = verdicts(explain_pickle(lambda: careful))["cloudpickle"]
+    assert found.path == ("closure variable `careful`", "`file`")
+
+
+@pytest.mark.parametrize(
+    ("make", "word"),
+    [
+        (lambda: open(os.devnull, "w"), "pass the path"),  # noqa: SIM115
+        (lambda: (x for x in "ab"), "pass a list"),
+        (fast, "tokenmill.Tokenizer"),
+        (threading.RLock, "lock belongs"),
+    ],
+)
+def test_the_advice_fits_the_culprit(make: Any, word: str) -> None:
+    held = make()
+    found = verdicts(explain_pickle(lambda: held))["cloudpickle"]
+    assert not found.ok
+    assert word in found.advice
+    if hasattr(held, "close"):
+        held.close()
+
+
+def test_a_function_that_pickles_says_how_large_it_is() -> None:
+    report = explain_pickle(tokenmill.Tokenizer("cl100k_base").map)
+    assert report.ok
+    assert all(0 < verdict.size < 10_000 for verdict in report.verdicts)
+    large = b"x" * 2_000_000
+    assert "2.0 MB, which every task carries along" in str(explain_pickle(lambda: large))
+
+
+def test_what_pickles_but_does_not_come_back_is_found() -> None:
+    report = explain_pickle(functools.partial(print, OddError()))
+    found = verdicts(report)
+    for pickler in ("pickle", "cloudpickle"):
+        assert "does not come back: TypeError" in found[pickler].error
+
+
+def test_an_open_file_in_a_closure_is_not_emptied_by_looking_at_it(tmp_path: Path) -> None:
+    """dill opens it anew where it is unpickled, as it was opened: to write, from the start."""
+    path = tmp_path / "results.txt"
+    with path.open("w") as file:
+        file.write("hours of work")
+        file.flush()
+        explain_pickle(lambda row: file.write(row + row))
+        assert path.read_text() == "hours of work"
+
+
+class OddError(Exception):
+    """The kind of exception that makes a pool wait for ever."""
+
+    def __init__(self) -> None:
+        super().__init__("one argument")
+
+
+def test_loops_in_what_is_walked_end() -> None:
+    loop: list[Any] = [threading.Lock()]
+    loop.insert(0, loop)
+    found = verdicts(explain_pickle(lambda: loop))["cloudpickle"]
+    assert found.path == ("closure variable `loop`", "[1]")
+
+
+# --- scripts ---------------------------------------------------------------------------------
+
+GLOBAL_SCRIPT = """\
+import gigatoken
+import tiktoken
+
+enc = tiktoken.get_encoding("cl100k_base")
+core = enc._core_bpe
+
+
+def tokenize(row):
+    return {"ids": core.encode_ordinary(row["text"]) + [enc.eot_token]}
+
+
+def by_main(row):
+    return made_under_main.encode(row["text"])
+
+
+def outer():
+    def inner(row):
+        return row
+    return inner
+
+
+if __name__ == "__main__":
+    made_under_main = enc
+    raise SystemExit("the script itself must not run")
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A script, and tiktoken without its network."""
+    path = tmp_path / "train.py"
+    path.write_text(GLOBAL_SCRIPT)
+    (tmp_path / "sitecustomize.py").write_text(
+        "import tiktoken, tiktoken.registry\n"
+        "from tokenmill.tokenizer import get_encoding as find, bundled_ranks\n"
+        "def get_encoding(name):\n"
+        "    e = find(name)\n"
+        "    return tiktoken.Encoding(name, pat_str=e.pattern, special_tokens=e.special_tokens,"
+        " mergeable_ranks=bundled_ranks(name))\n"
+        "tiktoken.get_encoding = tiktoken.registry.get_encoding = get_encoding\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    return path
+
+
+def test_doctor_names_the_culprit_of_a_scripts_function(script: Path) -> None:
+    done = run_cli("doctor", f"{script}:tokenize")
+    assert done.returncode == 1, done.stderr
+    assert "culprit: global `core` (CoreBPE)" in done.stdout
+    assert "cannot pickle 'builtins.CoreBPE' object" in done.stdout
+    # by name, and in datasets' workers under fork, it does go: the truth, line by line
+    assert "  pickle (multiprocessing): yes" in done.stdout
+    assert "  dill (datasets.map's workers): yes" in done.stdout
+    assert "the script itself" not in done.stdout + done.stderr
+
+
+def test_doctor_finds_globals_that_are_made_only_when_the_script_runs(script: Path) -> None:
+    done = run_cli("doctor", f"{script}:by_main")
+    assert done.returncode == 1
+    assert "global `made_under_main`: not there when the module is imported" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("train.py", "say which function"),
+        ("missing.py:f", "cannot be read"),
+        ("train.py:nothing", "there are: tokenize, by_main, outer"),
+        ("train.py:inner", "is made inside outer()"),
+        ("train.py:enc", "is no function"),
+        ("bad.py:f", "line 2: the script stops when it is imported: ZeroDivisionError"),
+        ("wrong.py:f", "line 1: the script stops when it is imported: SyntaxError"),
+        ("exits.py:f", "SystemExit"),
+    ],
+)
+def test_what_is_wrong_with_the_target_is_said(script: Path, target: str, said: str) -> None:
+    (script.parent / "bad.py").write_text("x = 1\nx / 0\n")
+    (script.parent / "wrong.py").write_text("def f(:\n")
+    (script.parent / "exits.py").write_text("import sys\nsys.exit(3)\n")
+    done = run_cli("doctor", f"{script.parent}/{target}")
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_patch_is_a_diff_that_repairs_the_script(script: Path) -> None:
+    done = run_cli("doctor", "--patch", f"{script}:tokenize")
+    assert done.returncode == 0, done.stderr
+    assert "after the patch: tokenize: pickles" in done.stderr
+    before = script.read_text()
+    assert before == GLOBAL_SCRIPT  # nothing is written
+    applied = subprocess.run(
+        ["patch", "-p0", str(script)], input=done.stdout, text=True, capture_output=True
+    )
+    assert applied.returncode == 0, applied.stdout + applied.stderr
+    text = script.read_text()
+    assert 'enc = tokenmill.Tokenizer("cl100k_base")' in text
+    assert "core = enc\n" in text
+    assert "import tiktoken" not in text  # nobody needs it any more
+    assert run_cli("doctor", f"{script}:tokenize").returncode == 0
+    # and it still does what it did
+    code = "import train; print(train.tokenize({'text': 'hello world'}))"
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=script.parent, capture_output=True, text=True
+    )
+    assert ran.stdout.strip() == "{'ids': [15339, 1917, 100257]}", ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('import tiktoken\nenc = tiktoken.get_encoding("gpt2")\n',
+         'import tokenmill\nenc = tokenmill.Tokenizer("gpt2")\n'),
+        ('import tiktoken as tk\nenc = tk.encoding_for_model("gpt-4")\n',
+         'import tokenmill\nenc = tokenmill.Tokenizer("cl100k_base")\n'),
+        ('from tiktoken import get_encoding\nenc = get_encoding("o200k_base")\n',
+         'import tokenmill\nenc = tokenmill.Tokenizer("o200k_base")\n'),
+        ('import os\nimport tiktoken\nx = tiktoken.get_encoding(os.environ["E"])\n',
+         'import os\nimport tiktoken\nimport tokenmill\n'
+         'x = tokenmill.Tokenizer(tiktoken.get_encoding(os.environ["E"]))\n'),
+        ('"""Doc."""\nfrom __future__ import annotations\nimport tiktoken\nE = tiktoken.Encoding\n'
+         'é = "é"; enc = E("x", pat_str=p, mergeable_ranks=r, special_tokens={})\n',
+         '"""Doc."""\nfrom __future__ import annotations\nimport tiktoken\nE = tiktoken.Encoding\n'
+         'é = "é"; enc = E("x", pat_str=p, mergeable_ranks=r, special_tokens={})\n'),
+        ('import tiktoken\né = "é"; enc = tiktoken.Encoding("x", pat_str=p,\n'
+         '  mergeable_ranks=r)\n',
+         'import tiktoken\nimport tokenmill\né = "é"; enc = tokenmill.Tokenizer(tiktoken.Encoding('
+         '"x", pat_str=p,\n  mergeable_ranks=r))\n'),
+        ('import gigatoken\nenc = gigatoken.Tokenizer("openai-community/gpt2")\n'
+         'def f(row):\n    return enc.encode(row["text"])\n',
+         'import tokenmill\nenc = tokenmill.Tokenizer("gpt2")\n'
+         'def f(row):\n    return enc.encode_to_numpy(row["text"], disallowed_special=())\n'),
+        ('from gigatoken import Tokenizer\n'
+         't = Tokenizer.from_tiktoken(p, pretokenizer="llama3", special_tokens=s)\n',
+         'import tokenmill\nt = tokenmill.Tokenizer(p, pattern="llama3", special_tokens=s)\n'),
+        ('import gigatoken\nt = gigatoken.Tokenizer("gpt2").as_tiktoken()\n',
+         'import tokenmill\nt = tokenmill.Tokenizer("gpt2")\n'),
+        ('import tiktoken._tiktoken\nb = tiktoken._tiktoken.CoreBPE(r, s, p)\n',
+         'import tiktoken._tiktoken\nimport tokenmill\nb = tokenmill.Tokenizer(tiktoken.Encoding('
+         '"custom", pat_str=p, mergeable_ranks=r, special_tokens=s))\n'),
+        ('def main():\n    import tiktoken\n    e = tiktoken.get_encoding("gpt2")\n',
+         'import tokenmill\ndef main():\n    import tiktoken\n'
+         '    e = tokenmill.Tokenizer("gpt2")\n'),
+        ('print("nothing to do")\n', 'print("nothing to do")\n'),
+    ],
+)  # fmt: skip
+def test_every_way_to_make_a_tokenizer_is_repaired(before: str, after: str) -> None:
+    assert patch_script(before).text == after
+
+
+def test_what_cannot_be_repaired_safely_is_left_and_said() -> None:
+    text = 'import gigatoken\nt = gigatoken.Tokenizer("Qwen/Qwen3-8B")\nx = t.encode_batch(y)\n'
+    patched = patch_script(text)
+    assert patched.text == text
+    assert "line 2: 'Qwen/Qwen3-8B' is neither bundled nor a file" in patched.notes[0]
+    assert "line 3: look at `t.encode_batch(y)` yourself" in patched.notes[1]
+
+
+def test_a_diff_without_a_last_line_end_can_be_applied(tmp_path: Path) -> None:
+    path = tmp_path / "x.py"
+    path.write_text('import tiktoken\ne = tiktoken.get_encoding("gpt2")')
+    diff = unified_diff(path.read_text(), patch_script(path.read_text()).text, path)
+    done = subprocess.run(["patch", "-p0", str(path)], input=diff, text=True, capture_output=True)
+    assert done.returncode == 0, done.stdout
+    assert path.read_text() == 'import tokenmill\ne = tokenmill.Tokenizer("gpt2")'
+
+
+def test_the_patch_of_a_nested_function_works_without_running_it(tmp_path: Path) -> None:
+    path = tmp_path / "nested.py"
+    path.write_text(
+        "import tiktoken\n\ndef main():\n    enc = tiktoken.get_encoding('gpt2')\n"
+        "    def tokenize(row):\n        return enc.encode_ordinary(row['text'])\n"
+        "    return tokenize\n"
+    )
+    done = run_cli("doctor", "--patch", f"{path}:tokenize")
+    assert done.returncode == 0, done.stderr
+    assert '+    enc = tokenmill.Tokenizer("gpt2")' in done.stdout
+    assert "is made inside main()" in done.stderr
+
+
+def test_the_picklers_of_the_tests_are_those_of_the_report() -> None:
+    assert [verdict.pickler for verdict in explain_pickle(len).verdicts] == [
+        "pickle", "dill", "dill, recursive", "cloudpickle",
+    ]  # fmt: skip
+    assert all(hasattr(module, "dumps") for module in (pickle, dill, cloudpickle))
+    assert (ROOT / "src").is_dir()

@@ -1,0 +1,485 @@
+"""The tokenizer that goes anywhere: what it pickles as, and that it works wherever it arrives."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import pickle
+import random
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import dill
+import numpy as np
+import pytest
+import reference
+import tiktoken
+from conftest import sample_texts
+from tokenizer_files import train_sentencepiece, write_json
+
+import tokenmill
+from tokenmill import Tokenizer, errors, portable
+from tokenmill.errors import EncoderError, TokenmillError, UsageError
+from tokenmill.tokenizer import ENCODINGS, PATTERNS, bundled_ranks
+
+TEXT = "Many words, 1234567 numbers; naïve café\n\n  and <|endoftext|> as text 👍"
+PICKLERS = {"pickle": pickle, "dill": dill, "cloudpickle": cloudpickle}
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    portable._opened.clear()  # what other tests have opened
+
+
+def unregistered(specials: int = 1) -> tiktoken.Encoding:
+    """A tiktoken.Encoding that no registry knows."""
+    ranks = dict(list(bundled_ranks("gpt2").items())[:20_000])
+    names = ["<|endoftext|>", *(f"<|reserved_special_token_{i}|>" for i in range(1, specials))]
+    return tiktoken.Encoding(
+        "my_own",
+        pat_str=PATTERNS["gpt2"].regex,
+        mergeable_ranks=ranks,
+        special_tokens={name: 20_000 + i for i, name in enumerate(names)},
+    )
+
+
+def make(kind: str, folder: Path, **options: Any) -> tuple[Tokenizer, list[int]]:
+    """A tokenizer made from each kind of thing, and what its reference says of the text."""
+    if kind in ENCODINGS:
+        return Tokenizer(kind, **options), reference.encoding(kind).encode_ordinary(TEXT)
+    if kind.startswith("tiktoken"):
+        enc = unregistered(2000 if kind.endswith("specials") else 1)
+        return Tokenizer(enc, **options), enc.encode_ordinary(TEXT)
+    if kind.startswith("sentencepiece"):
+        import sentencepiece
+
+        path = train_sentencepiece(folder / "x.model", sample_texts()[:40])
+        model = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        source: Any = model if kind.endswith("object") else path
+        return Tokenizer(source, **options), model.encode(TEXT)
+    path = write_json(folder / "tokenizer.json")
+    import tokenizers
+
+    library = tokenizers.Tokenizer.from_file(str(path))
+    if kind == "transformers":
+        transformers = pytest.importorskip("transformers")
+        fast = transformers.PreTrainedTokenizerFast(
+            tokenizer_object=library, eos_token="<|im_start|>"
+        )
+        source = fast
+    else:
+        source = library if kind == "tokenizers" else path
+    plain = tokenizers.Tokenizer.from_file(str(path))
+    plain.encode_special_tokens = True
+    return Tokenizer(source, **options), plain.encode(TEXT, add_special_tokens=False).ids
+
+
+KINDS = (
+    *ENCODINGS, "tiktoken", "tiktoken with 2000 specials", "tokenizer.json", "tokenizers",
+    "transformers", "sentencepiece", "sentencepiece object",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_pickles_in_under_10_kb_with_every_pickler_and_encodes_the_same(
+    kind: str, tmp_path: Path
+) -> None:
+    tok, expected = make(kind, tmp_path)
+    for used in (False, True):  # also when its encoder is open
+        for name, pickler in PICKLERS.items():
+            for thing in (tok, tok.map, tok.encode_ordinary):
+                payload = pickler.dumps(thing)
+                assert len(payload) < 10_000, (kind, name, used)
+            again = pickler.loads(pickler.dumps(tok))
+            portable._opened.clear()
+            assert again.encode_ordinary(TEXT) == expected, (kind, name)
+            assert again == tok
+            assert (again.n_vocab, again._recipe) == (tok.n_vocab, tok._recipe)
+        assert tok.encode_ordinary(TEXT) == expected
+
+
+def test_an_encoding_of_tiktoken_that_we_bundle_pickles_as_its_name() -> None:
+    tok = Tokenizer(reference.encoding("cl100k_base"))
+    assert tok == Tokenizer("cl100k_base")
+    assert not (Path(os.environ["XDG_CACHE_HOME"]) / "tokenmill").exists()
+
+
+@pytest.mark.parametrize("kind", ["tiktoken", "tokenizers", "sentencepiece object"])
+def test_an_object_is_written_to_the_cache_once_under_its_sha256(kind: str, tmp_path: Path) -> None:
+    make(kind, tmp_path)
+    cache = Path(os.environ["XDG_CACHE_HOME"]) / "tokenmill"
+    kept = sorted(cache.glob("tokenizer-*"))
+    assert kept
+    for path in kept:
+        assert path.name == f"tokenizer-{hashlib.sha256(path.read_bytes()).hexdigest()}"
+    times = [path.stat().st_mtime_ns for path in kept]
+    make(kind, tmp_path)
+    assert [path.stat().st_mtime_ns for path in sorted(cache.glob("tokenizer-*"))] == times
+
+
+@pytest.mark.parametrize("kind", ["tiktoken", "tokenizers", "transformers", "tokenizer.json"])
+def test_embedded_it_needs_neither_the_cache_nor_the_file(kind: str, tmp_path: Path) -> None:
+    tok, expected = make(kind, tmp_path, embed=True)
+    payload = pickle.dumps(tok)
+    (tmp_path / "cache").rename(tmp_path / "cache of another machine")
+    (tmp_path / "tokenizer.json").unlink(missing_ok=True)
+    portable._opened.clear()
+    assert pickle.loads(payload).encode_ordinary(TEXT) == expected
+
+
+def test_embedded_it_works_where_no_cache_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tok, expected = make("tiktoken", tmp_path, embed=True)
+    payload = pickle.dumps(tok)
+    (tmp_path / "a file").write_text("in the way")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a file"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    portable._opened.clear()
+    assert pickle.loads(payload).encode_ordinary(TEXT) == expected
+
+
+@pytest.mark.parametrize("kind", ["tiktoken", "tokenizers"])
+def test_on_a_machine_without_the_cache_it_says_what_to_do(kind: str, tmp_path: Path) -> None:
+    payload = pickle.dumps(make(kind, tmp_path)[0])
+    (tmp_path / "cache").rename(tmp_path / "cache of another machine")
+    portable._opened.clear()
+    with pytest.raises(EncoderError, match="not in this machine's cache") as caught:
+        pickle.loads(payload).encode_ordinary("x")
+    assert "embed=True" in caught.value.hint
+
+
+def test_a_file_that_changed_or_went_away_is_refused(tmp_path: Path) -> None:
+    path = write_json(tmp_path / "tokenizer.json")
+    payload = pickle.dumps(Tokenizer(path))
+    portable._opened.clear()
+    path.write_text(path.read_text().replace("<tool_call>", "<other_call>"))
+    with pytest.raises(EncoderError, match="has changed since"):
+        pickle.loads(payload).encode_ordinary("x")
+    path.unlink()
+    with pytest.raises(EncoderError, match="not on this machine"):
+        pickle.loads(payload).encode_ordinary("x")
+
+
+def test_a_damaged_file_in_the_cache_is_refused_and_written_again(tmp_path: Path) -> None:
+    tok, expected = make("tiktoken", tmp_path)
+    payload = pickle.dumps(tok)
+    cache = Path(os.environ["XDG_CACHE_HOME"]) / "tokenmill"
+    for path in cache.glob("tokenizer-*"):
+        path.write_bytes(path.read_bytes()[:-10])
+    portable._opened.clear()
+    with pytest.raises(EncoderError, match="damaged"):
+        pickle.loads(payload).encode_ordinary("x")
+    make("tiktoken", tmp_path)
+    assert pickle.loads(payload).encode_ordinary(TEXT) == expected
+
+
+def test_what_a_tokenizer_cannot_be_made_from_is_said() -> None:
+    with pytest.raises(UsageError, match=r"object of builtins\.int"):
+        Tokenizer(17)
+    import gigatoken
+
+    with pytest.raises(UsageError, match="gigatoken") as caught:
+        Tokenizer(gigatoken.Tokenizer.__new__(gigatoken.Tokenizer))
+    assert "made from" in caught.value.hint
+    with pytest.raises(UsageError, match="unknown tokenizer"):
+        Tokenizer("no_such_base")
+
+
+# --- processes -------------------------------------------------------------------------------
+
+
+def work(tok: Tokenizer) -> tuple[int, str, int]:
+    """In a worker: ids, whether an encoder came along, and after it how many are open."""
+    came_along = bool(portable._opened)
+    ids, _ = tok.encode_flat([text * 3 for text in sample_texts()[:60]])
+    again = pickle.loads(pickle.dumps(tok))
+    again.encode_ordinary("x")
+    return int(ids.sum()), str(came_along), len(portable._opened)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("kind", ["cl100k_base", "tiktoken", "tokenizers"])
+def test_it_works_in_processes_of_every_start_method(
+    method: str, kind: str, tmp_path: Path
+) -> None:
+    portable._opened.clear()
+    tok, _ = make(kind, tmp_path)
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        found = pool.map_async(work, [tok] * 4).get(timeout=120)
+    assert {open_ones for _, _, open_ones in found} == {1}
+    assert {total for total, _, _ in found} == {work(tok)[0]}
+
+
+def test_a_parent_that_uses_it_with_threads_can_fork_at_any_moment() -> None:
+    """Without the lock held over a fork, a child may get it locked for ever: it hangs."""
+    tok = Tokenizer("gpt2")
+    texts = sample_texts()[:60]
+    expected = work(tok)[0]
+    stop = threading.Event()
+
+    def use() -> None:
+        while not stop.is_set():
+            tok.encode_flat(texts)
+
+    threads = [threading.Thread(target=use) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        context = multiprocessing.get_context("fork")
+        for _ in range(15):
+            with context.Pool(2) as pool:
+                found = pool.map_async(work, [tok] * 2).get(timeout=60)
+            assert [total for total, _, _ in found] == [expected] * 2
+            assert {came for _, came, _ in found} == {"True"}  # opened once, by the parent
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_it_is_safe_to_use_from_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    portable._opened.clear()
+    opened = []
+    original = portable._Opened
+    monkeypatch.setattr(
+        portable, "_Opened", lambda encoding: opened.append(1) or original(encoding)
+    )
+    tok = Tokenizer("o200k_base")
+    texts = sample_texts()[:200]
+    expected = [reference.encoding("o200k_base").encode_ordinary(text) for text in texts]
+    with ThreadPoolExecutor(8) as threads:
+        for found in threads.map(lambda _: tok.encode_ordinary_batch(texts), range(16)):
+            assert found == expected
+    assert len(opened) == 1
+
+
+def test_a_fresh_process_needs_no_network_and_no_cache_for_a_bundled_one(tmp_path: Path) -> None:
+    payload = tmp_path / "payload"
+    payload.write_bytes(pickle.dumps(Tokenizer("cl100k_base").encode_ordinary))
+    code = (
+        "import pickle, socket, sys\n"
+        "socket.socket.connect = lambda *_: sys.exit('network')\n"
+        "print(pickle.load(open(sys.argv[1], 'rb'))('hello world'))"
+    )
+    env = {**os.environ, "XDG_CACHE_HOME": "/nonexistent", "HOME": "/nonexistent"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(payload)], capture_output=True, text=True, env=env
+    )
+    assert done.stdout.strip() == "[15339, 1917]", done.stderr
+
+
+def test_importing_and_pickling_it_opens_no_encoder() -> None:
+    code = (
+        "import sys, pickle, tokenmill\n"
+        "tok = pickle.loads(pickle.dumps(tokenmill.Tokenizer('gpt2')))\n"
+        "assert tok.eot_token == 50256 and tok.n_vocab == 50257\n"
+        "print([m for m in ('gigatoken', 'tiktoken', 'awkward', 'pyarrow') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.parametrize("name", [n for n in vars(errors) if n.endswith(("Error", "Interrupted"))])
+def test_every_error_of_ours_comes_back_from_a_pool(name: str) -> None:
+    """One that pickles but does not unpickle hangs a pool for ever."""
+    cls = getattr(errors, name)
+    if not issubclass(cls, TokenmillError):
+        return
+    for pickler in PICKLERS.values():
+        again = pickler.loads(pickler.dumps(cls("what", hint="do")))
+        assert type(again) is cls
+        assert (again.message, again.hint, str(again)) == ("what", "do", "what")
+
+
+# --- the surface people know -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_the_surface_is_that_of_tiktoken(name: str) -> None:
+    tok, enc = Tokenizer(name), reference.encoding(name)
+    texts = sample_texts()[::5]
+    for text in texts:
+        assert tok.encode_ordinary(text) == enc.encode_ordinary(text)
+        ids = tok.encode(text, disallowed_special=())
+        assert ids == enc.encode(text, disallowed_special=())
+        assert tok.decode(ids) == enc.decode(ids) == text
+        assert tok.decode_bytes(ids) == enc.decode_bytes(ids)
+    assert tok.encode_ordinary_batch(texts) == enc.encode_ordinary_batch(texts)
+    clean = [text for text in texts if "<|" not in text]
+    assert tok.encode_batch(clean, num_threads=2) == enc.encode_batch(clean)
+    assert (tok.eot_token, tok.n_vocab, tok.max_token_value) == (
+        enc.eot_token, enc.n_vocab, enc.max_token_value,
+    )  # fmt: skip
+    assert tok.special_tokens_set == enc.special_tokens_set
+    found = tok.encode_to_numpy(texts[0], disallowed_special=())
+    assert np.array_equal(found, enc.encode_to_numpy(texts[0], disallowed_special=()))
+    assert found.dtype == np.uint32
+
+
+SPECIAL_CASES: tuple[dict[str, Any], ...] = (
+    {}, {"allowed_special": "all"}, {"disallowed_special": ()},
+    {"allowed_special": {"<|endoftext|>"}},
+    {"allowed_special": {"<|endoftext|>"}, "disallowed_special": ()},
+    {"allowed_special": {"<|fim_prefix|>"}, "disallowed_special": {"<|endoftext|>"}},
+    {"allowed_special": {"<|endoftext|>"}, "disallowed_special": {"<|endoftext|>"}},
+    {"allowed_special": {"unknown"}}, {"disallowed_special": {"word"}},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("options", SPECIAL_CASES, ids=str)
+def test_special_tokens_in_text_behave_as_in_tiktoken(options: dict[str, Any]) -> None:
+    tok, enc = Tokenizer("cl100k_base"), reference.encoding("cl100k_base")
+    random.seed(1)
+    parts = ["word", " ", "  \n", "<|", "|>", "<|endoftext|>", "<|fim_prefix|>", "<|endofprompt|>",
+             "<|endof", "é", "<<|endoftext|>>", "\n"]  # fmt: skip
+    for _ in range(300):
+        text = "".join(random.choices(parts, k=random.randint(0, 7)))
+        outcome = []
+        for one in (enc, tok):
+            try:
+                outcome.append(one.encode(text, **options))
+            except ValueError:
+                outcome.append("ValueError")
+        assert outcome[0] == outcome[1], text
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_one_text_alone_gives_the_ids_it_has_in_a_batch(name: str) -> None:
+    """The encoder is called in another way for a few short texts than for many."""
+    tok = Tokenizer(name)
+    texts = [*sample_texts(), *(f"{chr(c)}'s {chr(c)}1" for c in range(0x80, 0x3000, 7))]
+    ids, offsets = tok.encode_flat(texts)
+    for index, text in enumerate(texts):
+        assert tok.encode_ordinary(text) == ids[offsets[index] : offsets[index + 1]].tolist(), text
+
+
+def test_lone_surrogates_become_what_tiktoken_makes_of_them() -> None:
+    tok, enc = Tokenizer("gpt2"), reference.encoding("gpt2")
+    for text in ("a\ud800b", "\udc00", "\ud83d\udc4d thumbs", "é\ud800<|endoftext|>"):
+        assert tok.encode_ordinary(text) == enc.encode_ordinary(text)
+        assert tok.encode_flat([text, "x"])[0][:-1].tolist() == enc.encode_ordinary(text)
+        assert tok.encode(text, allowed_special="all") == enc.encode(text, allowed_special="all")
+
+
+def test_an_id_that_stands_for_nothing_is_a_key_error_as_in_tiktoken() -> None:
+    tok, enc = Tokenizer("cl100k_base"), reference.encoding("cl100k_base")
+    for number in (100_256, 100_277, 10**6):
+        for one in (enc, tok):
+            with pytest.raises(KeyError):
+                one.decode([1, number])
+
+
+def test_files_and_objects_decode_as_their_own_library_does(tmp_path: Path) -> None:
+    import sentencepiece
+    import tokenizers
+
+    path = write_json(tmp_path / "tokenizer.json")
+    library = tokenizers.Tokenizer.from_file(str(path))
+    model_path = train_sentencepiece(tmp_path / "x.model", sample_texts()[:40])
+    model = sentencepiece.SentencePieceProcessor(model_file=str(model_path))
+    for text in sample_texts()[::40]:
+        ids = Tokenizer(path).encode_ordinary(text)
+        assert Tokenizer(path).decode(ids) == library.decode(ids, skip_special_tokens=False)
+        ids = Tokenizer(model_path).encode_ordinary(text)
+        assert Tokenizer(model_path).decode(ids) == model.decode(ids)
+
+
+def test_the_separator_is_settled_by_file_object_or_caller(tmp_path: Path) -> None:
+    assert (
+        make("transformers", tmp_path)[0].eot_token == make("tokenizers", tmp_path)[0].eot_token + 1
+    )
+    path = write_json(tmp_path / "tokenizer.json", tokens=[])
+    tok = Tokenizer(path)
+    with pytest.raises(UsageError, match="does not settle") as caught:
+        _ = tok.eot_token
+    assert "eot=" in caught.value.hint
+    assert Tokenizer(path, eot=7).eot_token == 7
+    assert pickle.loads(pickle.dumps(Tokenizer(path, eot=7))).eot_token == 7
+    assert Tokenizer("cl100k_base", eot="<|endofprompt|>").eot_token == 100_276
+
+
+def test_a_ranks_file_takes_special_tokens_of_the_callers(tmp_path: Path) -> None:
+    from tokenmill.recipes import write_ranks
+
+    path = tmp_path / "own.tiktoken"
+    path.write_bytes(write_ranks(unregistered()._mergeable_ranks))
+    tok = Tokenizer(path, pattern="gpt2", special_tokens={"<|sep|>": 20_005}, eot="<|sep|>")
+    again = pickle.loads(pickle.dumps(tok))
+    assert again.encode("a<|sep|>", allowed_special="all")[-1] == again.eot_token == 20_005
+    assert again.n_vocab == 20_006
+
+
+def test_padding_and_truncation_of_an_object_change_nothing(tmp_path: Path) -> None:
+    import tokenizers
+
+    library = tokenizers.Tokenizer.from_file(str(write_json(tmp_path / "tokenizer.json")))
+    before = Tokenizer(library)
+    library.enable_truncation(5)
+    library.enable_padding(length=50)
+    assert Tokenizer(library) == before
+    assert len(Tokenizer(library).encode_ordinary("many different words " * 9)) > 20
+
+
+# --- rules nobody has measured ---------------------------------------------------------------
+
+
+def test_rules_that_are_not_known_go_to_the_reference_and_nothing_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenmill.gap_cache.measure_gap", lambda _: pytest.fail("a minute"))
+    path = write_json(tmp_path / "tokenizer.json", "llama3", normalizer={"type": "NFC"})
+    tok = Tokenizer(path)
+    assert not tok.is_fast
+    assert tok.encode_ordinary("e\u0301") == tok.encode_ordinary("\u00e9")
+    monkeypatch.setattr("tokenmill.gap_cache.measure_gap", lambda _: ((0x1000, 0x1001),))
+    assert tok.make_fast()
+    portable._opened.clear()
+    assert pickle.loads(pickle.dumps(tok)).is_fast  # kept for every process from now on
+
+
+def test_a_fast_encoder_that_errs_on_a_users_vocabulary_is_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tok, _ = make("tiktoken", tmp_path)
+    tok.encode_ordinary("x")
+    fast = portable._opened[tok._recipe].encoder._fast
+    original = fast.encode
+    portable._opened[tok._recipe]._since_check = portable.CHECK_EVERY_BYTES
+
+    def wrong(texts: Any) -> Any:
+        ids, offsets = original(texts)
+        return ids + 1, offsets
+
+    monkeypatch.setattr(fast, "encode", wrong)
+    with pytest.raises(EncoderError, match="differ"):
+        tok.encode_ordinary("some words")
+
+
+def test_the_encoders_cache_of_words_is_dropped_when_the_process_has_grown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tok = Tokenizer("gpt2")
+    tok.encode_ordinary("x")
+    opened = portable._opened[tok._recipe]
+    reopened: list[int] = []
+    monkeypatch.setattr(opened.encoder, "reopen", lambda: reopened.append(1))
+    monkeypatch.setattr(portable, "LOOK_BYTES", 10)
+    monkeypatch.setattr(portable, "resident_bytes", lambda: opened._base + 10)
+    tok.encode_ordinary("nothing has grown")
+    assert not reopened
+    monkeypatch.setattr(portable, "resident_bytes", lambda: 10**12 + opened._base // 10**13)
+    tok.encode_ordinary("the process has grown")
+    tok.encode_ordinary("and stays so, which is no reason to do it again")
+    assert len(reopened) == 1
+
+
+def test_the_tokenizer_is_public() -> None:
+    assert tokenmill.Tokenizer is portable.Tokenizer
