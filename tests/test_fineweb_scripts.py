@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tiktoken
+import reference
 from conftest import ROOT, token_bytes, tokenmill, write_arrow, write_parquet
 from loopback_hub import running_hub
 
@@ -44,7 +44,7 @@ def run(script: str, *args: object, env: dict[str, str]) -> str:
 
 def twin(texts: list[str], name: str, dtype: str) -> dict[str, bytes]:
     """nanoGPT's recipe, row by row."""
-    encoding = tiktoken.get_encoding(name)
+    encoding = reference.encoding(name)
     split = datasets.Dataset.from_dict({"text": texts}).train_test_split(
         test_size=0.05, seed=2357, shuffle=True
     )
