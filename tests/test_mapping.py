@@ -213,6 +213,13 @@ def test_datasets_map_gives_the_references_ids(
     assert done.features["ids"].feature.dtype == "uint16"  # not int64: a quarter of the disk
 
 
+def test_a_streaming_dataset_is_mapped_alike(tok: Tokenizer) -> None:
+    texts = sample_texts()[:30]
+    ds = datasets.Dataset.from_dict({"text": texts}).to_iterable_dataset()
+    found = [list(row["ids"]) for row in ds.map(tok.map, batched=True, batch_size=7)]
+    assert found == [[*ids, EOT] for ids in expected(texts)]
+
+
 def test_a_column_that_was_changed_before_is_taken_as_it_is_now(tok: Tokenizer) -> None:
     """The Arrow data under a batch of datasets is not what another function has put over it."""
 

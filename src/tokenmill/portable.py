@@ -167,17 +167,9 @@ class Tokenizer:
         allowed_special: Special = frozenset(),
         disallowed_special: Literal["all"] | Collection[str] = "all",
     ) -> U32:
-        known = self.special_tokens_set
-        allowed = known if allowed_special == "all" else set(allowed_special)
-        refused = known - allowed if disallowed_special == "all" else set(disallowed_special)
-        if refused and (match := _any_of(frozenset(refused)).search(text)):
-            raise SpecialTokenError(
-                f"the text holds the special token {match.group()!r}, which is not allowed here",
-                hint="encode_ordinary(text) takes it as text; allowed_special={...} as the token",
-            )
-        if not allowed & known:
-            return self._ordinary(text)
-        return self._with_specials(text, allowed & known)
+        allowed, refused = self._special(allowed_special, disallowed_special)
+        self._checked([text], refused)
+        return self._with_specials(text, allowed) if allowed else self._ordinary(text)
 
     def encode_batch(
         self,
@@ -188,10 +180,12 @@ class Tokenizer:
         disallowed_special: Literal["all"] | Collection[str] = "all",
     ) -> list[list[int]]:
         """`num_threads` is taken for compatibility: one thread of ours is faster than eight."""
-        return [
-            self.encode(t, allowed_special=allowed_special, disallowed_special=disallowed_special)
-            for t in text
-        ]
+        allowed, refused = self._special(allowed_special, disallowed_special)
+        if allowed:
+            return [
+                self._with_specials(one, allowed).tolist() for one in self._checked(text, refused)
+            ]
+        return self.encode_ordinary_batch(self._checked(text, refused))
 
     def encode_ordinary_batch(self, text: list[str], *, num_threads: int = 1) -> list[list[int]]:
         ids, offsets = self.encode_flat(text)
@@ -208,6 +202,27 @@ class Tokenizer:
         """The same for text that is flat already."""
         with _lock, faults_become(_as_ours):
             return self._opened().encode(texts)
+
+    def _special(
+        self, allowed_special: Special, disallowed_special: Literal["all"] | Collection[str]
+    ) -> tuple[set[str], frozenset[str]]:
+        """Special tokens to be taken for such, and strings that must not be there."""
+        known = self.special_tokens_set
+        allowed = known if allowed_special == "all" else set(allowed_special)
+        refused = known - allowed if disallowed_special == "all" else set(disallowed_special)
+        return allowed & known, frozenset(refused)
+
+    def _checked(self, texts: list[str], refused: frozenset[str]) -> list[str]:
+        if refused:
+            finder = _any_of(refused)
+            for match in filter(None, map(finder.search, texts)):
+                raise SpecialTokenError(
+                    f"the text holds the special token {match.group()!r}, which is not allowed "
+                    "here",
+                    hint="encode_ordinary(text) takes it as text; allowed_special={...} as the "
+                    "token",
+                )
+        return texts
 
     def _ordinary(self, text: str) -> U32:
         return self.encode_texts(from_bytes([utf8_of(text)]))[0]
