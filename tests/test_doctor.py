@@ -320,8 +320,8 @@ def test_what_a_pool_does_to_the_others_is_not_the_cause() -> None:
     command = seen(0)
     lines = report_lines(Postmortem("x", 1, 3.0, [command, second, first], 24 * 10**9))
     told = "\n".join(lines)
-    assert "SIGSEGV" in told.split("after it:")[0]
-    assert "(SIGTERM)" in told.split("after it:")[1]
+    assert "SIGSEGV" in told.split("also:")[0]
+    assert "(SIGTERM)" in told.split("also:")[1]
 
 
 def test_the_kernels_log_is_read_from_now_on(tmp_path: Path) -> None:
@@ -383,3 +383,10 @@ def test_where_there_is_no_proc_it_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(os.path, "isdir", lambda _: False)
     with pytest.raises(UsageError, match="works on Linux only"):
         postmortem.watch(["true"])
+
+
+def test_a_helper_that_ends_with_1_is_not_taken_for_the_one_that_died() -> None:
+    script = "false & wait $!; sh -c 'kill -9 $$'; exit 3"
+    done = run_cli("doctor", "--why-died", "--", "sh", "-c", script)
+    told = done.stdout + done.stderr
+    assert "SIGKILL" in told.split("also:")[0].split("first to die")[1]

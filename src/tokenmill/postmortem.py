@@ -278,12 +278,20 @@ def report_lines(found: Postmortem) -> list[str]:
     ]
     dead = found.dead
     if dead:
-        lines += [*_one(dead[0], found.limit, "first to die"), *_others(dead[1:])]
+        # Where a process was ended by a signal that is the news: a shell's helper that says 1
+        # (a grep that found nothing) is often the first to end, and nothing died of it.
+        first = next((one for one in dead if _by_force(one)), dead[0])
+        others = [one for one in dead if one is not first]
+        lines += [*_one(first, found.limit, "first to die"), *_others(others)]
     elif found.code:
         lines += _quiet_ends(found)
     if found.code < 0 and found.seen:
         lines += _one(found.seen[0], found.limit, "the command itself")
     return lines
+
+
+def _by_force(one: Seen) -> bool:
+    return one.code is not None and one.code < 0 and -one.code != signal.SIGTERM
 
 
 def _one(one: Seen, limit: int, title: str) -> list[str]:
@@ -306,7 +314,7 @@ def _others(dead: list[Seen]) -> list[str]:
         return []
     told = ", ".join(f"{one.pid} ({_short_end(one)})" for one in dead[:8])
     more = f" and {len(dead) - 8} more" if len(dead) > 8 else ""
-    return [f"  after it: {told}{more}; a pool ends the others by SIGTERM when one is lost"]
+    return [f"  also: {told}{more}; a pool ends the others by SIGTERM when one is lost"]
 
 
 def _short_end(one: Seen) -> str:
