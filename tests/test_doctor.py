@@ -386,7 +386,7 @@ def test_where_there_is_no_proc_it_says_so(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_helper_that_ends_with_1_is_not_taken_for_the_one_that_died() -> None:
-    script = "false & wait $!; sh -c 'kill -9 $$'; exit 3"
+    script = "sh -c 'sleep 0.3; exit 1'; sh -c 'sleep 0.3; kill -9 $$'; exit 3"
     done = run_cli("doctor", "--why-died", "--", "sh", "-c", script)
     told = done.stdout + done.stderr
     assert "SIGKILL" in told.split("also:")[0].split("first to die")[1]
