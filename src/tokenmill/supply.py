@@ -30,7 +30,7 @@ from tokenmill.storage import Workspace
 DEFAULT_DOWNLOADS = 4
 AHEAD = 2  # beyond those on the way, of files that are not kept
 # Below this a file is on its way for too short a time to stagger anything.
-STAGGERED_BYTES = 64 << 20
+STAGGERED_BYTES = 8 << 20
 
 
 class Supply:
