@@ -289,8 +289,8 @@ def split_files(settings: PlanSettings, tokens: int, documents: int) -> list[Spl
                 split=split,
                 tokens=amount,
                 files=files,
-                first=fmt.file_name(settings, split, 0) if files else "",
-                last=fmt.file_name(settings, split, files - 1) if files else "",
+                first=fmt.file_name(settings, split, 0, files) if files else "",
+                last=fmt.file_name(settings, split, files - 1, files) if files else "",
                 last_tokens=last,
             )
         )

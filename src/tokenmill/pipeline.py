@@ -109,7 +109,11 @@ def _prepare(
             for source in prepared.plan.sources:
                 refuse_changed(source)
             manifest = committing.commit(
-                prepared.plan, books.ledger, books.frontier.state, workspace
+                prepared.plan,
+                books.ledger,
+                books.frontier.state,
+                workspace,
+                interrupts.check,
             )
         seconds = time.monotonic() - began
         if workspace.work.exists():
