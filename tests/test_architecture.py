@@ -100,6 +100,7 @@ ORDER = [
     "loader",
     "inspection",
     "token_streams",
+    "exporting",
     "origins",
     "rereading",
     "comparison",

@@ -326,17 +326,13 @@ def _written_edition(
     working: dict[tuple[str, int], str] = {}
     for stream in streams:
         names = [file for _, file in stream.files]
-        placed = [
-            (file.split("-")[1], grown[file].size // stream.dtype.itemsize) for file in names
-        ]
+        placed = [(file.split("-")[1], grown[file].size // stream.dtype.itemsize) for file in names]
         cuts = number_cuts(Reframed(stream, settings), placed)
         settled = settle_last(cuts, settings)
         if len(settled) < len(placed):
             names = _merge_last(names, cuts, settled, grown, files)
             cuts = number_cuts(Reframed(stream, settings), settled)
-        working |= {
-            (cut.split, cut.number): name for cut, name in zip(cuts, names, strict=True)
-        }
+        working |= {(cut.split, cut.number): name for cut, name in zip(cuts, names, strict=True)}
         all_cuts.append(cuts)
 
     def token_file(shard: ShardView) -> tuple[Made, str]:

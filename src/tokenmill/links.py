@@ -32,6 +32,8 @@ def _touched(output: Path) -> Iterator[str]:
     """Whatever `prepare` opens to write, or removes with all that is in it."""
     yield from (str(output / name) for name in (WORK, INDEX))
     for format in ("", *FORMATS):
-        yield from (str(output / format / split) for split in ("", "train", "val") if format or split)
+        yield from (
+            str(output / format / split) for split in ("", "train", "val") if format or split
+        )
     for folder, folders, files in os.walk(output / WORK):
         yield from (os.path.join(folder, name) for name in (*folders, *files))

@@ -88,13 +88,10 @@ def plan_settings(
         raise UsageError(f"--text-column {options.text_column!r}: cannot be a column's name")
     formats = formats_of(options.format)
     val = Val.parse(formats[0].val if options.val is None else options.val)
-    # Workers write the first format whose tokens lie in one piece; the others are made of it.
-    formats.sort(key=lambda fmt: fmt.framed)
     eots = {one_of("--eot", options.eot or f.eot, ("append", "prepend", "none")) for f in formats}
     eot_id, bos_id = _special_ids(options, encoding, eots)
     vocab_size = max(encoding.vocab_size, eot_id + 1, bos_id + 1)
-    layouts = [_layout(options, fmt, val, output, vocab_size) for fmt in formats]
-    settings = PlanSettings(
+    bare = PlanSettings(
         text_column=options.text_column,
         text_separator=unescape(options.text_separator),
         # Whether a document is dropped for its length is known when it is encoded whole.
@@ -105,13 +102,26 @@ def plan_settings(
         eot_id=eot_id,
         bos_id=bos_id,
         vocab_size=vocab_size,
-        **{name: getattr(layouts[0], name) for name in Layout.__struct_fields__},
-        more=tuple(layouts[1:]),
+        **msgspec.structs.asdict(NO_LAYOUT),
         val=val,
         seed=options.seed,
         drop_empty=options.drop_empty,
         **_limits(options),
     )
+    return layout_settings(bare, options, formats, output)
+
+
+NO_LAYOUT = Layout(format="", dtype="uint16", eot="none", cut="exact", shard_tokens=0, name="")
+
+
+def layout_settings(
+    bare: PlanSettings, options: Options, formats: list[Format], output: str | os.PathLike[str]
+) -> PlanSettings:
+    """Settings of one or several formats: what was asked for holds for all of them."""
+    # Workers write the first format whose tokens lie in one piece; the others are made of it.
+    formats = sorted(formats, key=lambda fmt: fmt.framed)
+    layouts = [_layout(options, fmt, bare.val, output, bare.vocab_size) for fmt in formats]
+    settings = msgspec.structs.replace(bare.laid_out(layouts[0]), more=tuple(layouts[1:]))
     for one in settings.layouts:
         check_layout(one, options.name)
     return settings

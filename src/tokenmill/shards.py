@@ -93,7 +93,9 @@ class Reframed:
     def _holding(self, token: int, first: int) -> int:
         """The number behind the document that holds the token before this one."""
         last = self.ended_by(token)
-        return last if self.end(last - 1) == token and last > first else min(last + 1, self.documents)
+        return (
+            last if self.end(last - 1) == token and last > first else min(last + 1, self.documents)
+        )
 
     def _read_moved(self, start: int, stop: int) -> Array:
         low, high = start + self._moved, stop + self._moved
@@ -163,9 +165,7 @@ def number_cuts(stream: Reframed, files: list[tuple[str, int]]) -> list[Cut]:
         last = at == len(files) - 1
         stop = stream.documents if last else stream.ended_by(token)
         cuts.append(
-            Cut(
-                split, numbers[split], of[split], token - tokens, tokens, document, stop - document
-            )
+            Cut(split, numbers[split], of[split], token - tokens, tokens, document, stop - document)
         )
         numbers[split] += 1
         document = stop

@@ -30,9 +30,7 @@ Array = npt.NDArray[Any]
 BLOCK = 1 << 20
 
 
-def open_streams(
-    directory: Path, manifest: Manifest, format: str | None = None
-) -> list[Stream]:
+def open_streams(directory: Path, manifest: Manifest, format: str | None = None) -> list[Stream]:
     """The streams in the order of `streams_of`: one, or train and val."""
     settings = settings_of(manifest, format)
     names = [s[0] if len(s) == 1 else "all" for s in streams_of(settings.val)]

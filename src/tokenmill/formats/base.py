@@ -125,8 +125,8 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     max_document_tokens: int | None = None
     max_documents: int | None = None  # in one file
     max_bytes: int | None = None  # of a file with what frames its documents: split before
-    document_bytes: Callable[[PlanSettings, I64], I64] = (
-        lambda settings, lengths: lengths * itemsize(settings)
+    document_bytes: Callable[[PlanSettings, I64], I64] = lambda settings, lengths: (
+        lengths * itemsize(settings)
     )
     # Buffers of a framed token file; what the generator returns is kept for `whole`.
     write: Callable[[Shard], Generator[Any, None, Info]] | None = None

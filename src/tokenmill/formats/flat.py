@@ -52,7 +52,9 @@ FLAT = Format(
     dtype=lambda vocab_size: "uint32",
     file_name=lambda settings, split, number, of: f"{split}_tokens.bin",
     trainer_glob=lambda settings: tuple(
-        f"{split}_{suffix}" for split in ("train", "val") for suffix in ("tokens.bin", "offsets.npy")
+        f"{split}_{suffix}"
+        for split in ("train", "val")
+        for suffix in ("tokens.bin", "offsets.npy")
     ),
     load_lines=_load_lines,
     sidecars=_sidecars,

@@ -187,15 +187,19 @@ def frame_size(packed: npt.NDArray[np.uint8]) -> int:
 
 
 def _check(settings: PlanSettings) -> None:
-    if settings.eot == "none" and settings.bos_id < 0 and not (
-        settings.drop_empty or settings.min_tokens
+    if (
+        settings.eot == "none"
+        and settings.bos_id < 0
+        and not (settings.drop_empty or settings.min_tokens)
     ):
         raise UsageError(
             "--format mds: holds no document without a token, and --eot none may leave one so",
             hint="add --drop-empty, or leave --eot out",
         )
     if settings.compression == "zstd" and settings.shard_tokens > 1 << 29:
-        raise UsageError("--compression zstd: a shard is packed in memory: --shard-tokens 512M at most")
+        raise UsageError(
+            "--compression zstd: a shard is packed in memory: --shard-tokens 512M at most"
+        )
 
 
 def _load_lines(settings: PlanSettings, directory: str, file: str) -> list[str]:
