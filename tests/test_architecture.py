@@ -101,6 +101,8 @@ ORDER = [
     "inspection",
     "token_streams",
     "exporting",
+    "foreign_files",
+    "adoption",
     "origins",
     "rereading",
     "comparison",
@@ -108,6 +110,7 @@ ORDER = [
     "progress",
     "reporting",
     "cli_options",
+    "cli_convert",
     "cli",
 ]
 

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 from tokenmill.errors import TokenmillError
 
 if TYPE_CHECKING:
+    from tokenmill.adoption import adopt
     from tokenmill.comparison import DeepReport
     from tokenmill.deep import verify_deep
+    from tokenmill.exporting import export
     from tokenmill.inspection import DocumentView, Summary, inspect, inspect_document
     from tokenmill.loader import Dataset, open_dataset
     from tokenmill.pipeline import Result, prepare
@@ -30,6 +32,8 @@ __all__ = [
     "Summary",
     "TokenmillError",
     "__version__",
+    "adopt",
+    "export",
     "inspect",
     "inspect_document",
     "open_dataset",
@@ -39,6 +43,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "adopt": "tokenmill.adoption",
+    "export": "tokenmill.exporting",
     "prepare": "tokenmill.pipeline",
     "Result": "tokenmill.pipeline",
     "open_dataset": "tokenmill.loader",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokenmill import __version__
+from tokenmill.cli_convert import export_command, import_command
 from tokenmill.cli_options import plan_options, takes_value
 from tokenmill.errors import (
     EXIT_OK,
@@ -201,18 +202,8 @@ def prepare(
 )
 @plan_options
 @click.option("--no-probe", is_flag=True, help="Do not read and encode samples for two seconds.")
-@click.option(
-    "--min-shard-tokens",
-    metavar="N",
-    help="Warn where a last shard would be shorter; 0: never.  [default: the trainer's]",
-)
 def plan(
-    inputs: tuple[str, ...],
-    output: str,
-    as_json: bool,
-    no_probe: bool,
-    min_shard_tokens: str | None,
-    **options: Any,
+    inputs: tuple[str, ...], output: str, as_json: bool, no_probe: bool, **options: Any
 ) -> int:
     """Show what `prepare` with the same arguments would read, write, need and take.
 
@@ -230,7 +221,7 @@ def plan(
     from tokenmill.reporting import plan_dict, plan_lines
     from tokenmill.storage import Workspace
 
-    least = min_shard_tokens
+    least = options["min_shard_tokens"]
     prepared = make_plan(list(inputs), output, make_options(options))
     if not prepared.run.overwrite:
         refuse_output(prepared.plan, Workspace(output))
@@ -375,9 +366,10 @@ def _plan_line(prepared: Prepared) -> str:
     counted = f", {rows:,} rows" if all(s.rows >= 0 for s in sources) else ""
     skipped = f", {len(prepared.found.skipped)} skipped" if prepared.found.skipped else ""
     workers = prepared.run.workers
+    formats = ", ".join(layout.format for layout in settings.layouts)
     return (
         f"plan: {len(sources)} file{'s' * (len(sources) != 1)}, "
-        f"{prepared.plan.input_bytes / 1e6:.1f} MB{counted}{skipped} -> {settings.format} in "
+        f"{prepared.plan.input_bytes / 1e6:.1f} MB{counted}{skipped} -> {formats} in "
         f"{printable(prepared.output)} ({printable(settings.tokenizer)}, {settings.dtype}, "
         f"eot {settings.eot}, val {settings.val}), {workers or 'no'} worker{'s' * (workers != 1)}, "
         f"{prepared.run.memory / 1e9:.1f} GB"
@@ -436,7 +428,7 @@ def _echo_summary(result: Result) -> None:
         click.echo(f"  {file.path:32} {file.tokens:>15,} tokens {file.size:>15,} bytes")
         if len(files) > 6 and file is files[2]:
             click.echo(f"  ... {len(files) - 5} more")
-    for split in manifest.splits:
+    for split in (split for split in manifest.splits if split.format == settings.format):
         click.echo(f"  {split.name + ':':6} {split.documents:,} documents, {split.tokens:,} tokens")
     click.echo(
         f"  rows:  {counts['rows']:,} read = {counts['documents']:,} written + "
@@ -473,7 +465,15 @@ def _echo_summary(result: Result) -> None:
         click.echo(f"  done in {duration(result.seconds)}{rate}{again}")
     if not files:
         return
-    shown = next((file for file in files if file.split == "train"), files[0])
     click.echo("\nload it:")
-    for line in get_format(settings.format).load_lines(settings, result.output, shown.path):
-        click.echo(f"  {printable(line)}" if line else "")
+    for layout in settings.layouts:
+        mine = [file for file in files if file.format == layout.format]
+        shown = next((file for file in mine if file.split == "train"), mine[0])
+        folder = os.path.join(result.output, settings.folder_of(layout.format)).rstrip("/")
+        name = shown.path.removeprefix(settings.folder_of(layout.format))
+        for line in get_format(layout.format).load_lines(layout, folder, name):
+            click.echo(f"  {printable(line)}" if line else "")
+
+
+cli.add_command(export_command)
+cli.add_command(import_command)

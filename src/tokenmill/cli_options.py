@@ -41,21 +41,46 @@ TOKENIZER = [
     click.option(
         "--bos-token", metavar="TOKEN|ID", help="Begin documents with it; auto: the file's."
     ),
-    click.option("--dtype", help="uint16 or uint32.  [default: what the ids need]"),
 ]
 
-OUTPUTS = [
+LAYOUT = [
     click.option(
-        "--format", default="nanogpt", show_default=True, help="Trainer: nanogpt or llmc."
+        "--format",
+        default="nanogpt",
+        show_default=True,
+        metavar="NAME[,NAME...]",
+        help="Trainer: nanogpt, llmc, modded, build-nanogpt, megatron, datatrove, olmo, flat, "
+        "mds, litdata, hf, parquet; several are written to DIR/NAME.",
     ),
     click.option(
         "--eot",
         metavar="WHERE",
         help="Separator: append, prepend or none.  [default: the trainer's]",
     ),
-    click.option("--cut", metavar="HOW", help="Shards end: exact or document.  [default: exact]"),
-    click.option("--shard-tokens", metavar="N", help="Tokens per shard.  [default: 100M]"),
+    click.option(
+        "--cut", metavar="HOW", help="Shards end: exact or document.  [default: the trainer's]"
+    ),
+    click.option(
+        "--shard-tokens",
+        metavar="N",
+        help="Tokens per shard.  [default: 100M; mds, litdata: 33.5M]",
+    ),
+    click.option(
+        "--min-shard-tokens",
+        metavar="N",
+        help="A last shard below is too short.  [default: llmc 524289]",
+    ),
+    click.option(
+        "--last-shard",
+        metavar="HOW",
+        help="Where too short: keep, merge or refuse.  [default: keep]",
+    ),
+    click.option("--compression", metavar="HOW", help="mds: none or zstd.  [default: none]"),
     click.option("--name", help="Start of shard names.  [default: the folder's name]"),
+    click.option("--dtype", help="uint16 or uint32.  [default: what the ids need]"),
+]
+
+SPLITS = [
     click.option(
         "--val",
         metavar="RULE",
@@ -106,7 +131,14 @@ RUN = [
 
 
 def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed([*INPUTS, *TOKENIZER, *OUTPUTS, *RUN]):
+    for option in reversed([*INPUTS, *TOKENIZER, *LAYOUT, *SPLITS, *RUN]):
+        command = option(command)
+    return command
+
+
+def layout_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What says how tokens are laid out; of the options of `prepare`, those `export` takes."""
+    for option in reversed(LAYOUT[1:]):  # but --format, which it demands
         command = option(command)
     return command
 

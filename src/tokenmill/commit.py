@@ -55,6 +55,7 @@ U64 = npt.NDArray[np.uint64]
 PIECES = "index/pieces"
 UNITS = "index/units"
 QUARANTINE = "quarantine.jsonl"
+IMPORTED = "imported"  # in the plan of a dataset whose token files are somebody else's
 
 
 class _Grown:
@@ -139,6 +140,8 @@ def read_commit(workspace: Workspace) -> Commit:
         ) from None
     Manifest.decode(decision.manifest.encode(), str(workspace.commit))  # its own checksum
     paths = {entry.path for entry in decision.manifest.files}
+    if IMPORTED in decision.manifest.plan:  # token files that were there before, and stay
+        paths -= {e.path for e in decision.manifest.files if e.kind in ("tokens", "sidecar")}
     if decision.names.keys() != paths or not all(map(is_plain_name, decision.names.values())):
         raise StorageError(
             f"{workspace.commit}: names files that are not those of its manifest",

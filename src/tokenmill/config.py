@@ -17,7 +17,8 @@ from tokenmill.errors import UsageError
 
 Eot = Literal["append", "prepend", "none"]
 Cut = Literal["exact", "document"]
-ValKind = Literal["fraction", "docs", "tokens", "shard", "none"]
+# "given": the splits of token files that were imported
+ValKind = Literal["fraction", "docs", "tokens", "shard", "none", "given"]
 EncoderChoice = Literal["auto", "gigatoken", "reference"]
 OnBadRow = Literal["stop", "quarantine"]
 LastShard = Literal["keep", "merge", "refuse"]
@@ -216,7 +217,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def settings_to_dict(settings: msgspec.Struct) -> dict[str, Any]:
-    result: dict[str, Any] = msgspec.to_builtins(settings)
+    """As it will be read back from a file: with lists where there were tuples."""
+    result: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(settings))
     return result
 
 

@@ -54,6 +54,11 @@ def verify_deep(
         return DeepReport(problems=problems, files=files, mode=mode, stopped="files are damaged")
     dataset = open_dataset(directory)
     manifest, settings = dataset.manifest, dataset.settings
+    if not settings.text_column:
+        raise UsageError(
+            f"{directory}: was made of token files that were imported: its text is not known",
+            hint="`tokenmill verify` without --deep compares its bytes",
+        )
     run = read_run(dataset.directory)
     encoding = encoding_of(settings, run, tokenizer)
     sources, problems = find_origins(manifest, run, source_root, settings.text_column)

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
+import xxhash
+
 from tokenmill.config import PlanSettings
 from tokenmill.formats import get_format
 from tokenmill.formats.base import Buffers, Done, Info, Whole
-from tokenmill.manifest import FileEntry, SplitEntry
+from tokenmill.manifest import FileEntry, SplitEntry, checksum_of_digests
 from tokenmill.pack import CutRule, streams_of
 from tokenmill.production import Made, Production
 from tokenmill.shards import (
@@ -133,6 +135,21 @@ def lay_out_edition(
 def _generator(buffers: Buffers) -> Generator[Any, None, Info]:
     yield from buffers
     return {}
+
+
+def named_table(path: str, content: bytes, production: Production) -> Named:
+    """A table of the index, which is one piece however long it is: the others are found by it."""
+    working = path.replace("/", "-")
+    production.make(working, _generator([content]))
+    digest = xxhash.xxh3_64_intdigest(content).to_bytes(8, "little")
+    entry = FileEntry(
+        path=path,
+        kind=path.removeprefix("index/"),
+        size=len(content),
+        checksum=checksum_of_digests(digest),
+        pieces=1,
+    )
+    return Named(entry, working, b"")
 
 
 def _splits(stream: Reframed, cuts: list[Cut]) -> list[SplitEntry]:

@@ -17,9 +17,9 @@ from typing import Any
 
 import msgspec
 
-from tokenmill.commit import PIECES, QUARANTINE, UNITS, Commit, carry_out
-from tokenmill.config import PlanSettings, RunSettings, Val
-from tokenmill.editions import Edition, Named, make_edition
+from tokenmill.commit import IMPORTED, PIECES, UNITS, Commit, carry_out
+from tokenmill.config import PlanSettings, RunSettings, Val, settings_to_dict
+from tokenmill.editions import Edition, Named, make_edition, named_table
 from tokenmill.errors import UsageError, VerificationError
 from tokenmill.inspection import read_run
 from tokenmill.interrupts import interruptible
@@ -32,7 +32,7 @@ from tokenmill.pipeline import Result
 from tokenmill.plan import Plan
 from tokenmill.production import Production
 from tokenmill.shards import BLOCK_DOCUMENTS, Reframed
-from tokenmill.steps import explained, read_piece
+from tokenmill.steps import explained, read_file, read_piece
 from tokenmill.storage import OutputFiles, Workspace
 from tokenmill.token_streams import Stream, open_streams
 from tokenmill.verification import verify
@@ -126,12 +126,28 @@ def _plan(
         settings = msgspec.structs.replace(
             settings, val=Val(kind="tokens", amount=old.shard_tokens)
         )
+    if [s.eot for s in settings.layouts] != [old.eot] * len(settings.layouts):
+        _refuse_unframed(source, manifest, old)
     bound = {
-        **manifest.plan,
-        "settings": msgspec.to_builtins(settings),
+        **{key: value for key, value in manifest.plan.items() if key != IMPORTED},
+        "settings": settings_to_dict(settings),
         "exported_from": manifest.checksum,
     }
     return ExportPlan(settings=settings, sources=(), bound=bound)
+
+
+def _refuse_unframed(source: Path, manifest: Manifest, old: PlanSettings) -> None:
+    """An imported stream may begin or end within a document: that one has no separator to move."""
+    for stream in open_streams(source, manifest):
+        if old.eot == "none" or not stream.tokens:
+            continue
+        at = 0 if old.eot == "prepend" else stream.tokens - 1
+        if int(stream.read(at, at + 1)[0]) != old.eot_id:
+            raise UsageError(
+                f"{source}: {stream.name} {'begins' if at == 0 else 'ends'} within a document, "
+                "whose separator is not there: separators cannot be moved",
+                hint=f"use --eot {old.eot}",
+            )
 
 
 def _val(old: PlanSettings, options: Options, eot: str, manifest: Manifest) -> Val:
@@ -174,18 +190,14 @@ def _convert(
         ]
         named = [file for edition in editions for file in edition.files]
         named += _index(source, manifest, plan, streams, production)
-        table = b"".join(file.table for file in named if file.entry.kind != "units")
-        pieces = production.make("index-pieces", _buffers(table))
-        named.append(Named(pieces.entry(PIECES, "pieces"), "index-pieces", b""))
+        table = b"".join(file.table for file in named)
+        named.append(named_table(UNITS, read_file(source / UNITS), production))
+        named.append(named_table(PIECES, table, production))
     decision = Commit(
         names={entry.path: working for entry, working, _ in named},
         manifest=_manifest(manifest, plan, named, editions),
     )
     return carry_out(decision, workspace)
-
-
-def _buffers(content: bytes) -> Generator[bytes, None, None]:
-    yield content
 
 
 def _index(
@@ -199,7 +211,7 @@ def _index(
     by_name = {stream.name: Reframed(stream, plan.settings.layouts[0]) for stream in streams}
     named = []
     for entry in manifest.files:
-        if entry.kind not in ("ends", "runs", "quarantine", "units"):
+        if entry.kind not in ("ends", "runs", "quarantine"):
             continue
         working = entry.path.replace("/", "-")
         if entry.kind == "ends":
@@ -207,7 +219,6 @@ def _index(
         else:
             made = production.make(working, _copy(source / entry.path, entry.size))
         new = made.entry(entry.path, entry.kind, stream=entry.stream)
-        assert entry.path in (QUARANTINE, UNITS) or entry.path.startswith("index/")
         named.append(Named(new, working, made.table()))
     return named
 
@@ -249,7 +260,7 @@ def _manifest(
 def _write_record(workspace: Workspace, source: Path, seconds: float) -> None:
     """run.json: with what the source's says of its inputs and tokenizer, for `verify --deep`."""
     earlier = read_run(source) or {}
-    record = {
+    record: dict[str, Any] = {
         "version": 1,
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "seconds": round(seconds, 3),

@@ -242,7 +242,7 @@ def unescape(text: str | None) -> str | None:
     return separator
 
 
-def _limits(options: Options) -> dict[str, int]:
+def _limits(options: Options) -> dict[str, Any]:
     limits = {}
     for name in ("min_tokens", "max_tokens", "limit_docs", "limit_tokens"):
         asked = getattr(options, name)

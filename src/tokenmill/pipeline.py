@@ -22,6 +22,7 @@ from tokenmill.engines.forkserver import start_fork_server
 from tokenmill.engines.observer import Observer, Snapshot
 from tokenmill.engines.unit import Job
 from tokenmill.errors import TokenmillError, UsageError
+from tokenmill.formats import get_format
 from tokenmill.gap_cache import LIBRARY, gap_for
 from tokenmill.hf_dataset import dataset_files, is_dataset
 from tokenmill.interrupts import Interrupts, interruptible
@@ -246,6 +247,15 @@ def _warnings(manifest: Manifest, settings: PlanSettings) -> list[str]:
         for split in manifest.splits
         if split.tokens == 0
     ]
+    for layout in settings.layouts:
+        minimum = get_format(layout.format).min_shard_tokens
+        files = [f for f in manifest.files if f.kind == "tokens" and f.format == layout.format]
+        lines += [
+            f"{file.path} holds {file.tokens:,} tokens, fewer than the {minimum:,} of a usual "
+            "batch: the trainer may refuse it (--last-shard merge would not leave it so)"
+            for file in files
+            if file.tokens < minimum and layout.shard_tokens >= minimum
+        ]
     specials = manifest.counts["special_strings"]
     if specials:
         lines.append(

@@ -62,7 +62,7 @@ def _whole(whole: Whole) -> Iterator[tuple[str, bytes]]:
     splits = []
     for split, shards in whole.splits():
         splits.append(split)
-        state = {
+        state: dict[str, Any] = {
             "_data_files": [{"filename": done.path.rpartition("/")[2]} for done in shards],
             "_fingerprint": xxhash.xxh3_64_hexdigest(f"{whole.fingerprint} {split}".encode()),
             "_format_columns": None,

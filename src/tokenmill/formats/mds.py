@@ -156,7 +156,7 @@ def _whole(whole: Whole) -> Iterator[tuple[str, bytes]]:
 
 
 def _read(settings: PlanSettings, path: Path, tokens: int) -> Slices:
-    raw = np.memmap(path, np.uint8, mode="r")
+    raw: npt.NDArray[np.uint8] = np.memmap(path, np.uint8, mode="r")
     if settings.compression == "zstd":
         import pyarrow
 
