@@ -10,7 +10,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 DEMO   ?= demo-out
 JOBS   ?= 2
 
-.PHONY: demo test test-fast check lint types bench reliability vocab sample clean
+.PHONY: demo test test-peers test-fast check lint types bench reliability vocab sample clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/bin/python:
@@ -41,6 +41,19 @@ demo: $(VENV)/.installed
 # A file's tests stay together: they share inputs that take time to make.
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile
+
+# Every format read by the project that owns it, from PyPI: heavy packages, in a venv of their own.
+test-peers: $(VENV)-peers/.installed
+	TOKENMILL_PEERS=1 $(VENV)-peers/bin/python -m pytest -q tests/peers
+
+# litdata wants torchvision and streaming half of all clouds: neither is needed to read tokens.
+$(VENV)-peers/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-peers
+	$(VENV)-peers/bin/python -m pip --disable-pip-version-check -q install -e '.[dev]' \
+	  torch==2.13.0 datatrove megatron-core transformers humanize zstd Brotli python-snappy catalogue
+	$(VENV)-peers/bin/python -m pip --disable-pip-version-check -q install --no-deps \
+	  litdata mosaicml-streaming
+	@touch $@
 
 # Without the tests marked slow: a minute or two instead of ten.
 test-fast: $(VENV)/.installed-dev

@@ -128,7 +128,8 @@ class Job:
 
 
 def small_jobs(folder: Path, only: str = "") -> list[Job]:
-    """nanoGPT; llm.c with many shards and bad rows; another dataset in the way; two workers."""
+    """nanoGPT; llm.c with many shards and bad rows; another dataset in the way; two workers; two
+    formats, of which one is framed and both have files beside their token files."""
     make_fast()
     if not (folder / "in").exists():
         mixed(folder / "in", 16)
@@ -147,6 +148,7 @@ def small_jobs(folder: Path, only: str = "") -> list[Job]:
         shards,
         Job("overwrite", inputs, {"val": 0.1}, overwrites=shards),
         Job("workers", inputs, {"val": 0.1}, workers=1),
+        Job("formats", inputs[:2], {"format": "datatrove,mds", "val": 0.1, "shard_tokens": 4000}),
     ]
     return [job.undisturbed(folder / "clean") for job in jobs if only in ("", job.name)]
 

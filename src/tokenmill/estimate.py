@@ -337,6 +337,7 @@ def shard_warnings(
         "merge": "it will be merged into the one before it",
         "refuse": "`prepare` will refuse it; choose another --shard-tokens",
     }[settings.last_shard]
+    alone = "there is none before it to merge it with, so `prepare` will refuse it"
     for split in files:
         if split.tokens == 0:
             if split.split == "train" or settings.val.kind != "fraction":
@@ -347,7 +348,8 @@ def shard_warnings(
         elif 0 < split.last_tokens < minimum:
             warnings.append(
                 f"{split.last} will {about}hold {split.last_tokens:,} tokens, fewer than "
-                f"--min-shard-tokens {minimum:,}: {then}"
+                f"--min-shard-tokens {minimum:,}: "
+                + (alone if settings.last_shard == "merge" and split.files == 1 else then)
             )
         if split.split == "train" and 0 < split.files < fmt.min_train_shards:
             warnings.append(

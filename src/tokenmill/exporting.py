@@ -22,7 +22,7 @@ from tokenmill.config import PlanSettings, RunSettings, Val, settings_to_dict
 from tokenmill.editions import Edition, Named, make_edition, named_table
 from tokenmill.errors import UsageError, VerificationError
 from tokenmill.inspection import read_run
-from tokenmill.interrupts import interruptible
+from tokenmill.interrupts import Interrupts, interruptible
 from tokenmill.job import open_job
 from tokenmill.loader import open_dataset, settings_of
 from tokenmill.manifest import Manifest
@@ -63,7 +63,6 @@ def export(
     **options: Any,
 ) -> Result:
     """Convert a finished dataset: `export("out", "out-megatron", format="megatron")`."""
-    began = time.monotonic()
     unknown = options.keys() - set(LAYOUT_OPTIONS)
     if unknown or "format" not in options:
         raise UsageError(f"export takes format=, and no {', '.join(sorted(unknown)) or 'less'}")
@@ -72,23 +71,36 @@ def export(
     plan = _plan(manifest, make_options(options), source, output)
     workspace = Workspace(output)
     run = RunSettings(workers=0, memory=0, overwrite=overwrite)
+    with interruptible() as interrupts:
+        if overwrite or not workspace.manifest.exists():
+            note("verifying the source")
+            _refuse_damaged(source)
+        return _export(source, manifest, plan, workspace, run, interrupts, note)
+
+
+def _export(
+    source: Path,
+    manifest: Manifest,
+    plan: ExportPlan,
+    workspace: Workspace,
+    run: RunSettings,
+    interrupts: Interrupts,
+    note: Callable[[str], None],
+) -> Result:
+    began = time.monotonic()
     with (
-        interruptible() as interrupts,
         interrupts.deferred(),
         open_job(plan, run, workspace, interrupts.check) as opened,
     ):
         made = opened.manifest
         if made is None:
-            note("verifying the source")
-            _refuse_damaged(source)
-            interrupts.check()
             note("writing")
             made = _convert(source, manifest, plan, workspace, interrupts.check)
         if workspace.work.exists():
             _write_record(workspace, source, time.monotonic() - began)
             workspace.remove_work()
     return Result(
-        output=os.fspath(output),
+        output=os.fspath(workspace.output),
         manifest=made,
         already_done=opened.manifest is not None,
         seconds=time.monotonic() - began,
