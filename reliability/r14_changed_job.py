@@ -309,6 +309,8 @@ HARMLESS = ("moved", "given as a folder", "touched")
 def shown(value: Any) -> str:
     if isinstance(value, dict):
         return str(msgspec.convert(value, Val))
+    if isinstance(value, list | tuple):
+        return ", ".join(one["format"] for one in value) or "none"
     if isinstance(value, str) and not (value and value.isprintable()):
         return repr(value)
     return str(value)

@@ -141,6 +141,9 @@ def small_jobs(folder: Path, only: str = "") -> list[Job]:
         "format": "llmc", "name": "x", "shard_tokens": 1500, "val": "shard",
         "on_bad_row": "quarantine",
     }  # fmt: skip
+    formats: dict[str, Any] = {
+        "format": "datatrove,mds", "name": "x", "shard_tokens": 4000, "val": 0.1,
+    }  # fmt: skip
     nanogpt = Job("nanogpt", inputs, {"val": 0.1})
     shards = Job("llmc", [*inputs, last], llmc)
     jobs = [
@@ -148,7 +151,7 @@ def small_jobs(folder: Path, only: str = "") -> list[Job]:
         shards,
         Job("overwrite", inputs, {"val": 0.1}, overwrites=shards),
         Job("workers", inputs, {"val": 0.1}, workers=1),
-        Job("formats", inputs[:2], {"format": "datatrove,mds", "val": 0.1, "shard_tokens": 4000}),
+        Job("formats", inputs[:2], formats),
     ]
     return [job.undisturbed(folder / "clean") for job in jobs if only in ("", job.name)]
 

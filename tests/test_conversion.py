@@ -19,6 +19,7 @@ from tokenmill.errors import RefusedError, TokenmillError, UsageError, Verificat
 from tokenmill.failpoints import FaultyDisk, Operation, WatchedDisk
 from tokenmill.formats import FORMATS
 from tokenmill.manifest import Manifest
+from tokenmill.options import Options, plan_settings
 
 SHARDS = "30k"
 OURS = ("manifest.json", "index/pieces")  # of an export they name its source, and its pieces
@@ -271,6 +272,16 @@ def test_several_formats_of_one_run_are_those_of_several_runs(
     assert tokenmill.verify_deep(both, sample="50").ok
 
 
+def test_a_first_shard_is_held_out_only_where_all_formats_have_shards() -> None:
+    for formats, val in (
+        ("llmc,megatron", "0.0005"),
+        ("llmc,mds", "shard"),
+        ("megatron,llmc", "none"),
+        ("nanogpt,llmc", "0.0005"),
+    ):
+        assert str(plan_settings(Options(format=formats), "out").val) == val
+
+
 def test_an_explicit_option_holds_for_all_formats(inputs: list[Path], tmp_path: Path) -> None:
     result = tokenmill.prepare(
         inputs[0], tmp_path / "o", format="nanogpt,megatron", eot="none", dtype="uint32", workers=0
@@ -287,7 +298,7 @@ def test_an_explicit_option_holds_for_all_formats(inputs: list[Path], tmp_path: 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"format": "llmc,nanogpt"}, "--val shard: nanogpt has no shards"),
+        ({"format": "llmc,nanogpt", "val": "shard"}, "--val shard: nanogpt has no shards"),
         ({"format": "llmc,llmc"}, "named twice"),
         ({"format": "llmc,megatron", "val": 0.1, "shard_tokens": "1M"}, "one file per split"),
         ({"format": "llmc,mds", "cut": "exact"}, "none may be cut in two"),

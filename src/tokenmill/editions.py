@@ -139,7 +139,7 @@ def _generator(buffers: Buffers) -> Generator[Any, None, Info]:
 
 def named_table(path: str, content: bytes, production: Production) -> Named:
     """A table of the index, which is one piece however long it is: the others are found by it."""
-    working = path.replace("/", "-")
+    working = "-".join(path.split("/"))
     production.make(working, _generator([content]))
     digest = xxhash.xxh3_64_intdigest(content).to_bytes(8, "little")
     entry = FileEntry(

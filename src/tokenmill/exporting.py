@@ -225,7 +225,7 @@ def _index(
     for entry in manifest.files:
         if entry.kind not in ("ends", "runs", "quarantine"):
             continue
-        working = entry.path.replace("/", "-")
+        working = "-".join(entry.path.split("/"))
         if entry.kind == "ends":
             made = production.make(working, _ends(by_name[entry.stream]))
         else:

@@ -87,7 +87,7 @@ def plan_settings(
     if any(letter in options.text_column for letter in '"\\') or not options.text_column:
         raise UsageError(f"--text-column {options.text_column!r}: cannot be a column's name")
     formats = formats_of(options.format)
-    val = Val.parse(formats[0].val if options.val is None else options.val)
+    val = Val.parse(_default_val(formats) if options.val is None else options.val)
     eots = {one_of("--eot", options.eot or f.eot, ("append", "prepend", "none")) for f in formats}
     eot_id, bos_id = _special_ids(options, encoding, eots)
     vocab_size = max(encoding.vocab_size, eot_id + 1, bos_id + 1)
@@ -109,6 +109,13 @@ def plan_settings(
         **_limits(options),
     )
     return layout_settings(bare, options, formats, output)
+
+
+def _default_val(formats: list[Format]) -> str:
+    """The first format's rule; a first shard only where all have shards."""
+    if formats[0].val == "shard" and not all(fmt.sharded for fmt in formats):
+        return "0.0005"
+    return formats[0].val
 
 
 NO_LAYOUT = Layout(format="", dtype="uint16", eot="none", cut="exact", shard_tokens=0, name="")
