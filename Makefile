@@ -46,13 +46,11 @@ test: $(VENV)/.installed-dev
 test-peers: $(VENV)-peers/.installed
 	TOKENMILL_PEERS=1 $(VENV)-peers/bin/python -m pytest -q tests/peers
 
-# litdata wants torchvision and streaming half of all clouds: neither is needed to read tokens.
 $(VENV)-peers/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-peers
-	$(VENV)-peers/bin/python -m pip --disable-pip-version-check -q install -e '.[dev]' \
-	  torch==2.13.0 datatrove megatron-core transformers humanize zstd Brotli python-snappy catalogue
+	$(VENV)-peers/bin/python -m pip --disable-pip-version-check -q install -e '.[dev,peers]'
 	$(VENV)-peers/bin/python -m pip --disable-pip-version-check -q install --no-deps \
-	  litdata mosaicml-streaming
+	  litdata==0.2.76 mosaicml-streaming==0.13.0
 	@touch $@
 
 # Without the tests marked slow: a minute or two instead of ten.
@@ -78,4 +76,4 @@ reliability: $(VENV)/.installed-dev
 	$(BIN)/python -m reliability $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
 clean:
-	rm -rf $(VENV) $(DEMO) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-peers $(DEMO) .pytest_cache .mypy_cache .ruff_cache .hypothesis
