@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
+import xxhash
 from conftest import dataset_bytes
 from conftest import tokenmill as command
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shard_of import InMemory
 
 import tokenmill
 from reliability.small_job import died, in_child, using
 from tokenmill import exporting, production
+from tokenmill.editions import cuts_of
 from tokenmill.errors import RefusedError, TokenmillError, UsageError, VerificationError
 from tokenmill.failpoints import FaultyDisk, Operation, WatchedDisk
 from tokenmill.formats import FORMATS
-from tokenmill.manifest import Manifest
+from tokenmill.manifest import Manifest, checksum_of_digests
 from tokenmill.options import Options, plan_settings
+from tokenmill.pack import CutRule, frame_of
+from tokenmill.shards import Reframed, ShardView
 
 SHARDS = "30k"
 OURS = ("manifest.json", "index/pieces")  # of an export they name its source, and its pieces
@@ -337,6 +346,28 @@ def test_nothing_is_written_through_a_linked_folder(inputs: list[Path], tmp_path
     assert not os.listdir(tmp_path / "elsewhere")
 
 
+def test_nothing_is_removed_through_a_linked_folder(inputs: list[Path], tmp_path: Path) -> None:
+    """A manifest from somebody else names a file in a folder that leads elsewhere."""
+    out, elsewhere = tmp_path / "o", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "victim").write_text("mine")
+    tokenmill.prepare(inputs[0], out, workers=0)
+    manifest = Manifest.load(out / "manifest.json")
+    evil = msgspec.structs.replace(manifest.files[0], path="evil/victim")
+    hostile = msgspec.structs.replace(manifest, files=[*manifest.files, evil]).sealed()
+    (out / "manifest.json").write_bytes(hostile.encode())
+    (out / "evil").symlink_to(elsewhere)
+    with pytest.raises(RefusedError, match="evil: a link"):
+        tokenmill.prepare(inputs[0], out, workers=0, overwrite=True)
+    assert (elsewhere / "victim").read_text() == "mine"
+    assert (out / "manifest.json").exists()
+    for wrong in ("../victim", "a/b/c/d", "/victim", "a//b", ".hidden/x", "index/../../x"):
+        bad = msgspec.structs.replace(manifest.files[0], path=wrong)
+        content = msgspec.structs.replace(manifest, files=[bad]).sealed().encode()
+        with pytest.raises(VerificationError, match="not its own"):
+            Manifest.decode(content, "it")
+
+
 def test_the_command_tells_of_all_formats(inputs: list[Path], tmp_path: Path) -> None:
     done = command(
         "prepare", inputs[0], "-o", tmp_path / "o", "--format", "nanogpt,hf", "--val", "0.2"
@@ -349,6 +380,93 @@ def test_the_command_tells_of_all_formats(inputs: list[Path], tmp_path: Path) ->
     assert plan.returncode == 0, plan.stderr
     assert "llmc/p_train_000001.bin" in plan.stdout
     assert "hf/train/data-00000-of-00001.arrow" in plan.stdout
+
+
+def test_verify_deep_compares_every_format_with_the_first(
+    inputs: list[Path], tmp_path: Path
+) -> None:
+    """A token changed in one of them, and all checksums made right again."""
+    out = tmp_path / "o"
+    tokenmill.prepare(inputs[:1], out, workers=0, format="nanogpt,flat", val="none")
+    with (out / "flat/train_tokens.bin").open("r+b") as file:
+        file.seek(4 * 321)
+        file.write(struct.pack("<I", 4321))
+    assert not tokenmill.verify(out).ok
+    seal(out)
+    assert tokenmill.verify(out).ok
+    problems = tokenmill.verify_deep(out, sample="1").problems
+    assert [p.kind for p in problems] == ["token"]
+    assert problems[0].message.startswith("flat: tokens 0 to ")
+
+
+def seal(out: Path) -> None:
+    """Checksums and manifest as if the files had always been so."""
+    manifest = Manifest.load(out / "manifest.json")
+    table, files = b"", []
+    for entry in manifest.files:
+        content = (out / entry.path).read_bytes()
+        if entry.kind == "pieces":
+            content = table
+            (out / entry.path).write_bytes(table)
+        digest = struct.pack("<Q", xxhash.xxh3_64_intdigest(content))
+        if entry.kind not in ("units", "pieces"):
+            table += struct.pack("<Q", len(content)) + digest
+        files.append(
+            msgspec.structs.replace(
+                entry, checksum=checksum_of_digests(digest), pieces=1, size=len(content)
+            )
+        )
+    sealed = msgspec.structs.replace(manifest, files=files).sealed()
+    (out / "manifest.json").write_bytes(sealed.encode())
+
+
+@given(st.data())
+@settings(max_examples=300, deadline=None)
+def test_any_documents_in_any_frame_are_cut_into_the_same_documents(data: st.DataObject) -> None:
+    """Ranges of tokens, shards and documents of a stream that is framed and cut anew."""
+    bos = data.draw(st.sampled_from([None, 7]))
+    documents = data.draw(st.lists(st.lists(st.integers(8, 99), max_size=9), max_size=30))
+    sides = data.draw(st.tuples(*[st.sampled_from(["append", "prepend", "none"])] * 2))
+    if sides[0] == "none":
+        sides = ("none", "none")
+    cut = data.draw(st.sampled_from(["exact", "document"]))
+    old, new = (
+        plan_settings(
+            Options(
+                format="llmc", eot=eot, cut=cut, bos_token=bos,
+                shard_tokens=data.draw(st.integers(1, 40)),
+                val=data.draw(st.sampled_from(["none", "docs:3", "tokens:11", "shard"])),
+            ),
+            "out",
+        )
+        for eot in sides
+    )  # fmt: skip
+    stored, expected = (
+        [[t for part in (before, ids, after) for t in part] for ids in documents]
+        for before, after in (frame_of(old), frame_of(new))
+    )
+    stream = Reframed(InMemory(stored, old), new)
+    flat = [t for ids in expected for t in ids]
+    assert stream.tokens == len(flat)
+    start = data.draw(st.integers(0, len(flat)))
+    stop = data.draw(st.integers(start, len(flat)))
+    assert stream.read(start, stop).tolist() == flat[start:stop]
+    cuts = cuts_of(stream, CutRule.all_of(new)[0])
+    assert sum(cut.tokens for cut in cuts) == len(flat)
+    if not cuts:
+        return
+    assert sum(cut.documents for cut in cuts) == len(expected)
+    shards = [ShardView(stream, one) for one in cuts]
+    assert [t for shard in shards for part in shard.bare() for t in part.tolist()] == flat
+    if cut == "document":
+        found = []
+        for shard in shards:
+            for tokens, lengths in shard.blocks():
+                ends = np.cumsum(lengths).tolist()
+                found += [
+                    tokens[b - n : b].tolist() for b, n in zip(ends, lengths.tolist(), strict=True)
+                ]
+        assert found == expected
 
 
 # --- the last shard --------------------------------------------------------------------------

@@ -8,7 +8,7 @@ Readers follow links to files: a download from the Hub is a folder of links into
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tokenmill.errors import RefusedError
@@ -24,6 +24,16 @@ def refuse_links(output: Path) -> None:
         if os.path.islink(path):
             raise RefusedError(
                 f"{path}: a link, and nothing is written or removed through one",
+                hint="remove the link, or give another folder with -o",
+            )
+
+
+def refuse_linked_folders(output: Path, names: Iterable[str]) -> None:
+    """Before files in folders are removed: none of these may lead elsewhere."""
+    for folder in dict.fromkeys(parent for name in names for parent in Path(name).parents):
+        if os.path.islink(output / folder) and folder != Path():
+            raise RefusedError(
+                f"{output / folder}: a link, and nothing is written or removed through one",
                 hint="remove the link, or give another folder with -o",
             )
 

@@ -109,6 +109,9 @@ def _prepare(
             assert books is not None
             for source in prepared.plan.sources:
                 refuse_changed(source)
+            made_later = formats_made_later(prepared.plan.settings)
+            if made_later:
+                observer.note(f"encoded; now writing {', '.join(made_later)}")
             manifest = committing.commit(
                 prepared.plan,
                 books.ledger,
@@ -129,6 +132,13 @@ def _prepare(
         run=run,
         warnings=_warnings(manifest, prepared.plan.settings),
     )
+
+
+def formats_made_later(settings: PlanSettings) -> list[str]:
+    """Formats whose files are made when all is encoded: that may take a while."""
+    first, *others = settings.layouts
+    names = [first.format] if get_format(first.format).framed else []
+    return names + [layout.format for layout in others]
 
 
 def make_plan(

@@ -23,6 +23,7 @@ from tokenmill.texts import I64
 
 BLOCK_TOKENS = 1 << 22
 BLOCK_DOCUMENTS = 1 << 18
+LOOKED_THROUGH = 1 << 12  # so many ends are read at once rather than halved further
 
 
 class Stored(Protocol):
@@ -73,10 +74,10 @@ class Reframed:
     def ended_by(self, token: int) -> int:
         """How many documents end at or before a token."""
         low, high = 0, self.documents
-        while low < high:
+        while high - low > LOOKED_THROUGH:
             middle = (low + high) // 2
             low, high = (middle + 1, high) if self.end(middle) <= token else (low, middle)
-        return low
+        return low + int(np.searchsorted(self.ends(low, high), token, side="right"))
 
     def read(self, start: int, stop: int) -> Array:
         if self._same:
