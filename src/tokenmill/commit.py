@@ -27,7 +27,6 @@ from tokenmill.engines.unit import stream_name, token_file
 from tokenmill.errors import StorageError, TokenmillError
 from tokenmill.formats import get_format
 from tokenmill.formats.base import Array, stored_dtype
-from tokenmill.links import refuse_linked_folders
 from tokenmill.manifest import (
     MANIFEST_VERSION,
     FileEntry,
@@ -172,7 +171,6 @@ def _publish(workspace: Workspace, decision: Commit) -> None:
 def roll_back(workspace: Workspace) -> None:
     """After a crash: take back the names that a commit had begun to give."""
     decision = read_commit(workspace)
-    refuse_linked_folders(workspace.output, decision.names)
     taken = published(workspace, decision)
     for path in taken:
         withdraw(workspace.files / decision.names[path], workspace.output / path)

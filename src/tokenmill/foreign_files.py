@@ -159,7 +159,9 @@ def _megatron_file(folder: Path, prefix: str) -> Foreign:
 
 def _datatrove(folder: Path, dtype: Dtype) -> tuple[str, list[Foreign]]:
     found = []
-    for path in sorted((*folder.glob("*.ds"), *folder.glob("*/*.ds"))):
+    for path in sorted(
+        folder / p for part in (".", "train", "val") for p in (folder / part).glob("*.ds")
+    ):
         found.append(_datatrove_file(folder, str(path.relative_to(folder)), dtype))
     names = {re.sub(r"^\d+_", "", Path(file.path).stem) for file in found}
     return names.pop() if len(names) == 1 else "tokens", found

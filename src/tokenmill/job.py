@@ -17,7 +17,7 @@ from tokenmill.commit import IMPORTED, published, read_commit, roll_back
 from tokenmill.config import RunSettings
 from tokenmill.engines.books import Books, check_pieces
 from tokenmill.errors import RefusedError, VerificationError
-from tokenmill.links import refuse_linked_folders, refuse_links
+from tokenmill.links import refuse_links
 from tokenmill.manifest import Manifest, UnitRecord, read_journal
 from tokenmill.plan import Plan, difference
 from tokenmill.steps import create_exclusively, read_file
@@ -118,9 +118,7 @@ def _refuse_foreign(workspace: Workspace) -> None:
 def _remove_old(plan: Plan, workspace: Workspace) -> None:
     """Remove a dataset or an unfinished job of ours, and nothing else. Survives a crash."""
     if workspace.manifest.exists():
-        old = Manifest.load(workspace.manifest)
-        _refuse_imported(plan, old, workspace)
-        refuse_linked_folders(workspace.output, [entry.path for entry in old.files])
+        _refuse_imported(plan, Manifest.load(workspace.manifest), workspace)
         workspace.begin_removal()
     names: list[str] = []
     if workspace.removing.exists():
@@ -129,7 +127,6 @@ def _remove_old(plan: Plan, workspace: Workspace) -> None:
         names += [entry.path for entry in old.files if entry.kind not in theirs]
     if workspace.commit.exists():
         names += published(workspace, read_commit(workspace))
-    refuse_linked_folders(workspace.output, names)
     workspace.finish_removal([*names, "run.json"] if names else [])
     workspace.clear_work()
 

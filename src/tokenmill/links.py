@@ -8,7 +8,7 @@ Readers follow links to files: a download from the Hub is a folder of links into
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from tokenmill.errors import RefusedError
@@ -28,20 +28,10 @@ def refuse_links(output: Path) -> None:
             )
 
 
-def refuse_linked_folders(output: Path, names: Iterable[str]) -> None:
-    """Before files in folders are removed: none of these may lead elsewhere."""
-    for folder in dict.fromkeys(parent for name in names for parent in Path(name).parents):
-        if os.path.islink(output / folder) and folder != Path():
-            raise RefusedError(
-                f"{output / folder}: a link, and nothing is written or removed through one",
-                hint="remove the link, or give another folder with -o",
-            )
-
-
 def _touched(output: Path) -> Iterator[str]:
     """Whatever `prepare` opens to write, or removes with all that is in it."""
     yield from (str(output / name) for name in (WORK, INDEX))
-    for format in ("", *FORMATS):
+    for format in ("", *FORMATS):  # a manifest names files in no other folders
         yield from (
             str(output / format / split) for split in ("", "train", "val") if format or split
         )

@@ -16,6 +16,7 @@ import xxhash
 
 from tokenmill.config import is_plain_name, is_plain_path
 from tokenmill.errors import VerificationError
+from tokenmill.formats import FORMATS
 from tokenmill.pack import StreamState
 from tokenmill.plan import UnitId
 from tokenmill.steps import read_file
@@ -224,7 +225,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def _check_names(self, where: str) -> None:
         """These are opened and removed: files of the folder and of those in it, and no others."""
         for path in [entry.path for entry in self.files]:
-            if not is_plain_path(path) or path in NOT_DATA:
+            if not _is_own(path):
                 raise VerificationError(f"{where}: names a file that is not its own: {path!r}")
         for stream in {entry.stream for entry in self.splits}:
             if not is_plain_name(stream):
@@ -237,6 +238,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         except (FileNotFoundError, IsADirectoryError) as error:
             raise VerificationError(f"{path}: cannot be read: {error.strerror}") from None
         return cls.decode(content, str(path))
+
+
+def _is_own(path: str) -> bool:
+    """In the folder itself, its index, or the folders of formats and splits: see links.py."""
+    *folders, _ = path.split("/")
+    if folders[:1] == ["index"] and len(folders) == 1:
+        return is_plain_path(path)
+    if folders[:1] and folders[0] in FORMATS:
+        folders = folders[1:]
+    known = not folders or folders in (["train"], ["val"])
+    return known and is_plain_path(path) and path not in NOT_DATA
 
 
 def checksum_of_digests(digests: bytes) -> str:

@@ -12,6 +12,7 @@ import io
 import numpy as np
 
 from tokenmill.config import PlanSettings
+from tokenmill.errors import TokenmillError
 from tokenmill.formats.base import Format, stored_dtype
 
 HEADER_BYTES = 128  # what numpy writes before a one-dimensional array of any length
@@ -23,7 +24,8 @@ def npy_header(dtype: np.dtype[np.generic], count: int) -> bytes:
     described = {"descr": dtype.str, "fortran_order": False, "shape": (count,)}
     np.lib.format.write_array_header_1_0(out, described)
     header = out.getvalue()
-    assert len(header) == HEADER_BYTES
+    if len(header) != HEADER_BYTES:
+        raise TokenmillError(f"numpy writes a header of {len(header)} bytes, not {HEADER_BYTES}")
     return header
 
 
