@@ -7,6 +7,7 @@ import shutil
 import struct
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import msgspec
 import numpy as np
@@ -20,7 +21,7 @@ from shard_of import InMemory
 
 import tokenmill
 from reliability.small_job import died, in_child, using
-from tokenmill import exporting, production
+from tokenmill import exporting, production, shards
 from tokenmill.editions import cuts_of
 from tokenmill.errors import RefusedError, TokenmillError, UsageError, VerificationError
 from tokenmill.failpoints import FaultyDisk, Operation, WatchedDisk
@@ -422,6 +423,12 @@ def seal(out: Path) -> None:
 @settings(max_examples=300, deadline=None)
 def test_any_documents_in_any_frame_are_cut_into_the_same_documents(data: st.DataObject) -> None:
     """Ranges of tokens, shards and documents of a stream that is framed and cut anew."""
+    small = {"BLOCK_DOCUMENTS": 4, "BLOCK_TOKENS": 16, "LOOKED_THROUGH": 2}
+    with mock.patch.multiple(shards, **data.draw(st.sampled_from([small, {"BLOCK_TOKENS": 99}]))):
+        cut_and_compare(data)
+
+
+def cut_and_compare(data: st.DataObject) -> None:
     bos = data.draw(st.sampled_from([None, 7]))
     documents = data.draw(st.lists(st.lists(st.integers(8, 99), max_size=9), max_size=30))
     sides = data.draw(st.tuples(*[st.sampled_from(["append", "prepend", "none"])] * 2))
@@ -454,11 +461,11 @@ def test_any_documents_in_any_frame_are_cut_into_the_same_documents(data: st.Dat
     if not cuts:
         return
     assert sum(cut.documents for cut in cuts) == len(expected)
-    shards = [ShardView(stream, one) for one in cuts]
-    assert [t for shard in shards for part in shard.bare() for t in part.tolist()] == flat
+    views = [ShardView(stream, one) for one in cuts]
+    assert [t for shard in views for part in shard.bare() for t in part.tolist()] == flat
     if cut == "document":
         found = []
-        for shard in shards:
+        for shard in views:
             for tokens, lengths in shard.blocks():
                 ends = np.cumsum(lengths).tolist()
                 found += [

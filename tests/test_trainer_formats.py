@@ -311,6 +311,10 @@ def test_files_with_uint32_offsets_are_split_before_their_limit(
     """As if 4 GiB were 100 kB: shards by bytes where shards by tokens would be larger."""
     import msgspec
 
+    from tokenmill import shards
+
+    monkeypatch.setattr(shards, "BLOCK_DOCUMENTS", 7)
+    monkeypatch.setattr(shards, "BLOCK_TOKENS", 1000)
     for format in ("mds", "litdata"):
         small = msgspec.structs.replace(FORMATS[format], max_bytes=100_000)
         monkeypatch.setitem(FORMATS, format, small)
