@@ -152,12 +152,12 @@ class Workspace:
         with explained("remove", self.output):
             for name in names:
                 unlink(self.output / name)
-            for folder in self.folders_of(names):
+            for folder in self.folders_of(names)[:-1]:
                 if folder.exists():
                     sync_directory(folder)
-                if folder != self.output:
-                    with contextlib.suppress(OSError):
-                        steps.disk.rmdir(folder)
+                with contextlib.suppress(OSError):
+                    steps.disk.rmdir(folder)
+            sync_directory(self.output)
             unlink(self.removing)
 
 
