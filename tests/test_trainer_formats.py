@@ -340,6 +340,23 @@ def test_a_document_too_long_for_a_file_is_named(
             tokenmill.prepare(path, tmp_path / format, format=format, workers=0)
 
 
+def test_a_shard_that_a_document_makes_too_large_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if llm.c read at most 5000 tokens in a file: cut at documents, one is longer."""
+    import msgspec
+
+    path = write_parquet(tmp_path / "x.parquet", ["a b", "word " * 9000, "c"])
+    small = msgspec.structs.replace(FORMATS["llmc"], max_shard_tokens=lambda settings: 5000)
+    monkeypatch.setitem(FORMATS, "llmc", small)
+    options: dict[str, Any] = {"format": "llmc", "val": "none", "workers": 0, "shard_tokens": 4000}
+    with pytest.raises(TokenmillError, match=r"llmc reads at most 5000 in one file") as error:
+        tokenmill.prepare(path, tmp_path / "o", cut="document", **options)
+    assert "--cut exact" in error.value.hint
+    assert not list((tmp_path / "o").glob("*.bin"))
+    tokenmill.prepare(path, tmp_path / "o", cut="exact", overwrite=True, **options)
+
+
 def test_more_documents_than_megatron_counts_are_refused(
     inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
