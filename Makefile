@@ -10,7 +10,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 DEMO   ?= demo-out
 JOBS   ?= 2
 
-.PHONY: demo test test-fast check lint types bench reliability vocab sample clean
+.PHONY: demo test test-peers test-fast check lint types bench reliability vocab sample clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/bin/python:
@@ -42,6 +42,17 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile
 
+# Every format read by the project that owns it, from PyPI: heavy packages, in a venv of their own.
+test-peers: $(VENV)-peers/.installed
+	TOKENMILL_PEERS=1 $(VENV)-peers/bin/python -m pytest -q tests/peers
+
+$(VENV)-peers/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-peers
+	$(VENV)-peers/bin/python -m pip --disable-pip-version-check -q install -e '.[dev,peers]'
+	$(VENV)-peers/bin/python -m pip --disable-pip-version-check -q install --no-deps \
+	  litdata==0.2.76 mosaicml-streaming==0.13.0
+	@touch $@
+
 # Without the tests marked slow: a minute or two instead of ten.
 test-fast: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow"
@@ -65,4 +76,4 @@ reliability: $(VENV)/.installed-dev
 	$(BIN)/python -m reliability $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
 clean:
-	rm -rf $(VENV) $(DEMO) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-peers $(DEMO) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -35,6 +35,10 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "commit.py", "        sync_directory(folder)\n    workspace.put(",
         "        pass\n    workspace.put(",
     ),
+    "made files not synced": ("production.py", "self.files.sync(made.working)", "pass"),
+    "names in folders of formats not synced": (
+        "storage.py", "found |= {self.output / parent for parent in Path(name).parents}", "pass",
+    ),
     "small files renamed before they are synced": (
         "steps.py", "            write_all(fd, content, 0)\n            disk.fsync(fd)\n",
         "            write_all(fd, content, 0)\n",

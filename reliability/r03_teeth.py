@@ -92,7 +92,7 @@ def _power(jobs: list[Job], folder: Path, seed: int) -> Cases:
     from reliability.r02_power_loss import power_case, stories
 
     check = Check(folder, seed=seed)
-    told = stories([jobs[0], jobs[2]], folder)
+    told = stories([jobs[0], jobs[2], jobs[-1]], folder)
     for number in range(POWER_STATES):
         story = told[number % len(told)]
         name = f"{MODELS[number // len(told) % 2]} {story.name} {number}"

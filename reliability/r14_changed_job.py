@@ -61,6 +61,10 @@ PLAN_CHANGES: dict[str, dict[str, Any]] = {
     "eot": {"eot": "append"},
     "cut": {"cut": "document"},
     "shard_tokens": {"shard_tokens": 2001},
+    "min_shard_tokens": {"min_shard_tokens": 1500, "last_shard": "merge"},
+    "last_shard": {"last_shard": "refuse", "min_shard_tokens": 1},
+    "compression": {"format": "mds", "compression": "zstd"},
+    "more": {"format": "llmc,datatrove"},
     "val": {"val": "tokens:500"},
     "seed": {"seed": 1},
     "name": {"name": "y"},
@@ -305,6 +309,8 @@ HARMLESS = ("moved", "given as a folder", "touched")
 def shown(value: Any) -> str:
     if isinstance(value, dict):
         return str(msgspec.convert(value, Val))
+    if isinstance(value, list | tuple):
+        return ", ".join(one["format"] for one in value) or "none"
     if isinstance(value, str) and not (value and value.isprintable()):
         return repr(value)
     return str(value)

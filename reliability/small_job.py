@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import tokenmill
 from reliability.corpus import dataset_bytes, documents, durable_records, mixed, write_jsonl
 from tokenmill import pipeline, steps
@@ -127,8 +129,18 @@ class Job:
         assert (output / "run.json").exists(), "no run.json"
 
 
+@dataclass
+class ExportJob(Job):
+    """`inputs` are one dataset, which is exported; there are no units in it."""
+
+    def run(self, output: Path, workers: int | None = None, **more: Any) -> pipeline.Result:
+        result = tokenmill.export(self.inputs[0], output, **self.options, **more)
+        return msgspec.structs.replace(result, run={"units_resumed": 0})
+
+
 def small_jobs(folder: Path, only: str = "") -> list[Job]:
-    """nanoGPT; llm.c with many shards and bad rows; another dataset in the way; two workers."""
+    """nanoGPT; llm.c with many shards and bad rows; another dataset in the way; two workers; two
+    formats, of which one is framed and both have files beside their token files; an export."""
     make_fast()
     if not (folder / "in").exists():
         mixed(folder / "in", 16)
@@ -140,6 +152,9 @@ def small_jobs(folder: Path, only: str = "") -> list[Job]:
         "format": "llmc", "name": "x", "shard_tokens": 1500, "val": "shard",
         "on_bad_row": "quarantine",
     }  # fmt: skip
+    formats: dict[str, Any] = {
+        "format": "datatrove,mds", "name": "x", "shard_tokens": 4000, "val": 0.1,
+    }  # fmt: skip
     nanogpt = Job("nanogpt", inputs, {"val": 0.1})
     shards = Job("llmc", [*inputs, last], llmc)
     jobs = [
@@ -147,7 +162,10 @@ def small_jobs(folder: Path, only: str = "") -> list[Job]:
         shards,
         Job("overwrite", inputs, {"val": 0.1}, overwrites=shards),
         Job("workers", inputs, {"val": 0.1}, workers=1),
+        Job("formats", inputs[:2], formats),
+        ExportJob("export", [folder / "clean/nanogpt"], {"format": "mds", "shard_tokens": 9000}),
     ]
+    nanogpt.undisturbed(folder / "clean")  # which is exported
     return [job.undisturbed(folder / "clean") for job in jobs if only in ("", job.name)]
 
 

@@ -185,7 +185,7 @@ def test_special_strings_in_documents_are_text_and_counted(tmp_path: Path) -> No
         ({"format": "llmc", "shard_tokens": "2G"}, "at most 1073741311 tokens"),
         ({"format": "llmc", "shard_tokens": 0}, "at least 1"),
         ({"format": "llmc", "name": "a/b"}, "cannot begin a file name"),
-        ({"format": "parquet"}, "unknown format"),
+        ({"format": "gguf"}, "unknown format"),
         ({"tokenizer": "gpt5"}, "unknown tokenizer"),
         ({"val": "1.5"}, "not a validation rule"),
         ({"val": "docs:0"}, "at least 1"),

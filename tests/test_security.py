@@ -63,7 +63,11 @@ def test_a_manifest_names_its_own_files_only(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.prepare()
     manifest = Manifest.load(scene.output / "manifest.json")
-    for name in ("a/b.bin", "link/x", ".x", "run.json", "index/../x", "a\0b", "a\nb", "x" * 300):
+    for name in (
+        "a/b.bin", "link/x", ".x", "run.json", "index/../x", "a\0b", "a\nb", "x" * 300, "/x",
+        "a//b", "../x", "train/../x", "mds/a/x", "mds/train/a/x", "index/train/x", "train/.x",
+        "train/",
+    ):  # fmt: skip
         entry = msgspec.structs.replace(manifest.files[0], path=name)
         forged = msgspec.structs.replace(manifest, files=[entry, *manifest.files[1:]]).sealed()
         with pytest.raises(VerificationError, match="not its own"):

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 from tokenmill.errors import TokenmillError
 
 if TYPE_CHECKING:
+    from tokenmill.adoption import adopt
     from tokenmill.comparison import DeepReport
     from tokenmill.deep import verify_deep
+    from tokenmill.exporting import export
     from tokenmill.fineweb_parts import fineweb
     from tokenmill.inspection import DocumentView, Summary, inspect, inspect_document
     from tokenmill.loader import Dataset, open_dataset
@@ -37,8 +39,10 @@ __all__ = [
     "Tokenizer",
     "TokenmillError",
     "__version__",
+    "adopt",
     "download",
     "explain_pickle",
+    "export",
     "fineweb",
     "inspect",
     "inspect_document",
@@ -49,6 +53,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "adopt": "tokenmill.adoption",
+    "export": "tokenmill.exporting",
     "prepare": "tokenmill.pipeline",
     "Result": "tokenmill.pipeline",
     "download": "tokenmill.pipeline",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokenmill import __version__
+from tokenmill.cli_convert import export_command, import_command
 from tokenmill.cli_doctor import doctor
 from tokenmill.cli_options import CONTEXT, examples
 from tokenmill.cli_prepare import fineweb, is_resumable, plan, prepare, same_command
@@ -224,4 +225,6 @@ def _verify_deep(directory: str, as_json: bool, options: dict[str, Any]) -> int:
     return 0 if report.ok else 3
 
 
+cli.add_command(export_command)
+cli.add_command(import_command)
 cli.add_command(doctor)

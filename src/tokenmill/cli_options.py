@@ -71,21 +71,46 @@ TOKENIZER = [
     click.option(
         "--bos-token", metavar="TOKEN|ID", help="Begin documents with it; auto: the file's."
     ),
-    click.option("--dtype", help="uint16 or uint32.  [default: what the ids need]"),
 ]
 
-OUTPUTS = [
+LAYOUT = [
     click.option(
-        "--format", default="nanogpt", show_default=True, help="Trainer: nanogpt or llmc."
+        "--format",
+        default="nanogpt",
+        show_default=True,
+        metavar="NAME[,NAME...]",
+        help="Trainer: nanogpt, llmc, modded, build-nanogpt, megatron, datatrove, olmo, flat, "
+        "mds, litdata, hf, parquet; several are written to DIR/NAME.",
     ),
     click.option(
         "--eot",
         metavar="WHERE",
         help="Separator: append, prepend or none.  [default: the trainer's]",
     ),
-    click.option("--cut", metavar="HOW", help="Shards end: exact or document.  [default: exact]"),
-    click.option("--shard-tokens", metavar="N", help="Tokens per shard.  [default: 100M]"),
+    click.option(
+        "--cut", metavar="HOW", help="Shards end: exact or document.  [default: the trainer's]"
+    ),
+    click.option(
+        "--shard-tokens",
+        metavar="N",
+        help="Tokens per shard.  [default: 100M; mds, litdata: 33.5M]",
+    ),
+    click.option(
+        "--min-shard-tokens",
+        metavar="N",
+        help="A last shard below is too short.  [default: llmc 524289]",
+    ),
+    click.option(
+        "--last-shard",
+        metavar="HOW",
+        help="Where too short: keep, merge or refuse.  [default: keep]",
+    ),
+    click.option("--compression", metavar="HOW", help="mds: none or zstd.  [default: none]"),
     click.option("--name", help="Start of shard names.  [default: the folder's name]"),
+    click.option("--dtype", help="uint16 or uint32.  [default: what the ids need]"),
+]
+
+SPLITS = [
     click.option(
         "--val",
         metavar="RULE",
@@ -161,13 +186,20 @@ def _with(options: Sequence[Callable[[Command], Command]], command: Command) -> 
 
 
 def plan_options(command: Command) -> Command:
-    return _with([*INPUTS, *READING, *TOKENIZER, *OUTPUTS, *RUN], command)
+    return _with([*INPUTS, *READING, *TOKENIZER, *LAYOUT, *SPLITS, *RUN], command)
 
 
 def fineweb_options(command: Command) -> Command:
     """Those of `prepare`, but the input is known, and the format is llm.c's."""
     format_option = click.option("--format", default="llmc", show_default=True, help="Trainer.")
-    return _with([*FINEWEB, *READING, *TOKENIZER, format_option, *OUTPUTS[1:], *RUN], command)
+    return _with(
+        [*FINEWEB, *READING, *TOKENIZER, format_option, *LAYOUT[1:], *SPLITS, *RUN], command
+    )
+
+
+def layout_options(command: Command) -> Command:
+    """What says how tokens are laid out; of the options of `prepare`, those `export` takes."""
+    return _with(LAYOUT[1:], command)  # but --format, which it demands
 
 
 def run_options(command: Command) -> Command:

@@ -27,7 +27,7 @@ _begun = False  # a job of this process is open: what --overwrite removes is rem
 
 
 def is_resumable(words: list[str]) -> bool:
-    return words[:1] in (["prepare"], ["fineweb"])
+    return words[:1] in (["prepare"], ["fineweb"], ["export"], ["import"])
 
 
 def same_command() -> str:
@@ -181,18 +181,8 @@ def _observer(quiet: bool) -> Observer:
 )
 @plan_options
 @click.option("--no-probe", is_flag=True, help="Do not read and encode samples for two seconds.")
-@click.option(
-    "--min-shard-tokens",
-    metavar="N",
-    help="Warn where a last shard would be shorter; 0: never.  [default: the trainer's]",
-)
 def plan(
-    inputs: tuple[str, ...],
-    output: str,
-    as_json: bool,
-    no_probe: bool,
-    min_shard_tokens: str | None,
-    **options: Any,
+    inputs: tuple[str, ...], output: str, as_json: bool, no_probe: bool, **options: Any
 ) -> int:
     """Show what `prepare` with the same arguments would read, write, need and take.
 
@@ -211,7 +201,7 @@ def plan(
     from tokenmill.storage import Workspace
     from tokenmill.summary import echo_json, plan_lines_before
 
-    least = min_shard_tokens
+    least = options["min_shard_tokens"]
     prepared = make_plan(list(inputs), output, make_options(options))
     if not prepared.run.overwrite:
         refuse_output(prepared.plan, Workspace(output))

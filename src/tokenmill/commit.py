@@ -9,7 +9,10 @@ that was not found whole in the same run.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -17,11 +20,13 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from tokenmill.config import is_plain_name
+from tokenmill.config import PlanSettings, is_plain_name
+from tokenmill.editions import Edition, Named, lay_out_edition, make_edition
 from tokenmill.engines.books import Ledger
 from tokenmill.engines.unit import stream_name, token_file
 from tokenmill.errors import StorageError, TokenmillError
-from tokenmill.formats import Format, get_format
+from tokenmill.formats import get_format
+from tokenmill.formats.base import Array, stored_dtype
 from tokenmill.manifest import (
     MANIFEST_VERSION,
     FileEntry,
@@ -30,15 +35,27 @@ from tokenmill.manifest import (
     State,
     checksum_of_digests,
 )
-from tokenmill.pack import streams_of
+from tokenmill.pack import StreamState, streams_of
 from tokenmill.plan import Plan
-from tokenmill.steps import is_published, publish, read_file, sync_directory, withdraw, write_atomic
+from tokenmill.production import Made, Production
+from tokenmill.shards import Cut, Reframed, ShardView, number_cuts, origins_in, settle_last
+from tokenmill.steps import (
+    explained,
+    is_published,
+    publish,
+    read_file,
+    read_piece,
+    sync_directory,
+    withdraw,
+    write_atomic,
+)
 from tokenmill.storage import OutputFiles, Workspace
 
 U64 = npt.NDArray[np.uint64]
 PIECES = "index/pieces"
 UNITS = "index/units"
 QUARANTINE = "quarantine.jsonl"
+IMPORTED = "imported"  # in the plan of a dataset whose token files are somebody else's
 
 
 class _Grown:
@@ -68,18 +85,23 @@ class _Grown:
                 hint="run again with --overwrite to start anew",
             )
 
-    def table(self) -> bytes:
-        return np.column_stack((self.lengths, self.digests)).astype("<u8").tobytes()
+    def take(self, other: _Grown, files: OutputFiles) -> None:
+        """Its pieces behind ours, in the file too."""
+        end = int(self.offsets[-1] + self.lengths[-1])
+        shift = end - int(other.offsets[0])
+        for offset, length in zip(other.offsets.tolist(), other.lengths.tolist(), strict=True):
+            files.write(self.name, offset + shift, files.read(other.name, offset, length))
+        self.offsets = np.concatenate((self.offsets, other.offsets + np.uint64(shift)))
+        self.lengths = np.concatenate((self.lengths, other.lengths))
+        self.digests = np.concatenate((self.digests, other.digests))
 
-    def entry(self, path: str, kind: str, **fields: Any) -> FileEntry:
-        return FileEntry(
-            path=path,
-            kind=kind,
-            size=self.size,
-            checksum=checksum_of_digests(self.digests.astype("<u8").tobytes()),
-            pieces=len(self.lengths),
-            **fields,
-        )
+    def made(self) -> Made:
+        pieces = list(zip(self.lengths.tolist(), self.digests.tolist(), strict=True))
+        return Made(self.name, pieces, {})
+
+    def named(self, path: str, kind: str, **fields: Any) -> Named:
+        made = self.made()
+        return Named(made.entry(path, kind, **fields), self.name, made.table())
 
 
 class Commit(msgspec.Struct, frozen=True):
@@ -89,9 +111,20 @@ class Commit(msgspec.Struct, frozen=True):
     manifest: Manifest
 
 
-def commit(plan: Plan, ledger: Ledger, final: State, workspace: Workspace) -> Manifest:
+def commit(
+    plan: Plan,
+    ledger: Ledger,
+    final: State,
+    workspace: Workspace,
+    check_interrupt: Callable[[], None] = lambda: None,
+) -> Manifest:
     """Make the dataset visible, all at once. Every unit is durable when this is called."""
-    decision = _prepare_commit(plan, ledger, final, workspace)
+    decision = _prepare_commit(plan, ledger, final, workspace, check_interrupt)
+    return carry_out(decision, workspace)
+
+
+def carry_out(decision: Commit, workspace: Workspace) -> Manifest:
+    """Write down what is about to be published, then publish it."""
     write_atomic(workspace.commit, msgspec.json.encode(decision))
     _publish(workspace, decision)
     return decision.manifest
@@ -107,6 +140,8 @@ def read_commit(workspace: Workspace) -> Commit:
         ) from None
     Manifest.decode(decision.manifest.encode(), str(workspace.commit))  # its own checksum
     paths = {entry.path for entry in decision.manifest.files}
+    if IMPORTED in decision.manifest.plan:  # token files that were there before, and stay
+        paths -= {e.path for e in decision.manifest.files if e.kind in ("tokens", "sidecar")}
     if decision.names.keys() != paths or not all(map(is_plain_name, decision.names.values())):
         raise StorageError(
             f"{workspace.commit}: names files that are not those of its manifest",
@@ -126,11 +161,9 @@ def published(workspace: Workspace, decision: Commit) -> list[str]:
 
 def _publish(workspace: Workspace, decision: Commit) -> None:
     """Names for all files, then the manifest. The work folder is left to the caller."""
-    folders = {workspace.output}
     for path, working in decision.names.items():
         publish(workspace.files / working, workspace.output / path)
-        folders.add((workspace.output / path).parent)
-    for folder in folders:
+    for folder in workspace.folders_of(decision.names):
         sync_directory(folder)
     workspace.put(workspace.manifest, decision.manifest.encode())
 
@@ -138,37 +171,64 @@ def _publish(workspace: Workspace, decision: Commit) -> None:
 def roll_back(workspace: Workspace) -> None:
     """After a crash: take back the names that a commit had begun to give."""
     decision = read_commit(workspace)
-    folders = {workspace.output}
-    for path in published(workspace, decision):
+    taken = published(workspace, decision)
+    for path in taken:
         withdraw(workspace.files / decision.names[path], workspace.output / path)
-        folders.add((workspace.output / path).parent)
-    for folder in folders:
+    for folder in workspace.folders_of(taken):
         sync_directory(folder)
     workspace.forget_commit()
 
 
-def _prepare_commit(plan: Plan, ledger: Ledger, final: State, workspace: Workspace) -> Commit:
+def _prepare_commit(
+    plan: Plan,
+    ledger: Ledger,
+    final: State,
+    workspace: Workspace,
+    check_interrupt: Callable[[], None],
+) -> Commit:
     """Everything but the names: headers and index written, all files checked and synced."""
     files = OutputFiles(workspace)
-    with contextlib.closing(files):
+    evidence = xxhash.xxh3_128_hexdigest(plan.fingerprint.encode() + ledger.evidence())
+    production = Production(workspace, files, evidence, check_interrupt)
+    with contextlib.closing(files), contextlib.closing(production):
         grown = {name: _Grown(name, rows) for name, rows in _by_file(ledger).items()}
-        token_entries, splits = _token_files(plan, final, grown, files)
-        named = token_entries + _index_files(plan, grown)
-        for _, working in named:
+        streams = _working_streams(plan, final, grown, workspace)
+        named = _index_files(plan, grown)
+        for _, working, _ in named:
             grown[working].check(files.size(working))
-        tables = {
-            UNITS: _units_table(ledger),
-            PIECES: b"".join(grown[working].table() for _, working in named),
-        }
-        for path, content in tables.items():
-            named.append(_write_table(path, content, files))
-        for _, working in named:
+        editions = [
+            _edition(plan, settings, streams, grown, files, production)
+            for settings in plan.settings.layouts
+        ]
+        named = [file for edition in editions for file in edition.files] + named
+        tables = {UNITS: _units_table(ledger), PIECES: b"".join(table for _, _, table in named)}
+        named += [_write_table(path, content, files) for path, content in tables.items()]
+        for _, working, _ in named:
             files.sync(working)
-    entries = [entry for entry, _ in named]
     return Commit(
-        names={entry.path: working for entry, working in named},
-        manifest=_manifest(plan, ledger, entries, splits),
+        names={entry.path: working for entry, working, _ in named},
+        manifest=_manifest(
+            plan,
+            ledger,
+            [entry for entry, _, _ in named],
+            [split for edition in editions for split in edition.splits],
+        ),
     )
+
+
+def _edition(
+    plan: Plan,
+    settings: PlanSettings,
+    streams: list[_Working],
+    grown: dict[str, _Grown],
+    files: OutputFiles,
+    production: Production,
+) -> Edition:
+    first = settings.format == plan.settings.format
+    if first and not get_format(settings.format).framed:
+        return _written_edition(plan, streams, grown, files, production)
+    folder = plan.settings.folder_of(settings.format)
+    return make_edition(list(streams), settings, folder, plan.fingerprint, production)
 
 
 def _by_file(ledger: Ledger) -> dict[str, U64]:
@@ -178,100 +238,137 @@ def _by_file(ledger: Ledger) -> dict[str, U64]:
     return {name: pieces[order[bounds[i] : bounds[i + 1]]] for name, i in ledger.file_ids.items()}
 
 
-Named = tuple[FileEntry, str]
+class _Working:
+    """A stream as it lies in the work folder (`shards.Stored`)."""
+
+    def __init__(
+        self, plan: Plan, workspace: Workspace, splits: tuple[str, ...], state: StreamState
+    ) -> None:
+        self.name = stream_name(splits)
+        self.settings = plan.settings.layouts[0]
+        self.tokens, self.documents = state.tokens, state.documents
+        self.sources = [source.name for source in plan.sources]
+        self.folder = workspace.files
+        self.header_bytes = get_format(self.settings.format).header_bytes(self.settings)
+        self.dtype = stored_dtype(self.settings)
+        self.files: list[tuple[int, str]] = []  # first token, working name
+        self._runs: Any = None
+
+    def read(self, start: int, stop: int) -> Array:
+        parts = [np.zeros(0, self.dtype)]
+        number = bisect.bisect_right(self.files, start, key=lambda file: file[0]) - 1
+        while start < stop:
+            first, working = self.files[number]
+            following = self.files[number + 1][0] if number + 1 < len(self.files) else self.tokens
+            upto = min(stop, following)
+            parts.append(self._read(working, start - first, upto - start))
+            start, number = upto, number + 1
+        return parts[1] if len(parts) == 2 else np.concatenate(parts)
+
+    def _read(self, working: str, at: int, count: int) -> Array:
+        path, size = self.folder / working, self.dtype.itemsize
+        with explained("read", path):
+            content = read_piece(path, self.header_bytes + at * size, count * size)
+        if len(content) != count * size:
+            raise StorageError(f"{path}: shorter than it was")
+        return np.frombuffer(content, self.dtype)
+
+    def ends_of(self, first: int, stop: int) -> npt.NDArray[np.int64]:
+        path = self.folder / f"{self.name}.ends"
+        if stop <= first:
+            return np.zeros(0, np.int64)
+        with explained("read", path):
+            content = read_piece(path, first * 8, (stop - first) * 8)
+        return np.frombuffer(content, "<u8").astype(np.int64)
+
+    def origins_of(
+        self, first: int, stop: int
+    ) -> tuple[list[str], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        if self._runs is None:
+            path = self.folder / f"{self.name}.runs"
+            self._runs = np.memmap(path, "<u8", mode="r").reshape(-1, 3)
+        return self.sources, *origins_in(self._runs, first, stop)
 
 
-def _token_files(
-    plan: Plan, final: State, grown: dict[str, _Grown], files: OutputFiles
-) -> tuple[list[Named], list[SplitEntry]]:
-    """Token files with their headers, numbered without holes, and the splits they make up."""
-    settings = plan.settings
-    fmt = get_format(settings.format)
-    header_bytes = fmt.header_bytes(settings)
-    itemsize = np.dtype(settings.dtype).itemsize
-    named: list[Named] = []
-    splits: list[SplitEntry] = []
-    for stream, state in zip(streams_of(settings.val), final.streams, strict=True):
-        name = stream_name(stream)
+def _working_streams(
+    plan: Plan, final: State, grown: dict[str, _Grown], workspace: Workspace
+) -> list[_Working]:
+    """The streams that the workers wrote, with their files in order."""
+    streams = []
+    for splits, state in zip(streams_of(plan.settings.val), final.streams, strict=True):
+        stream = _Working(plan, workspace, splits, state)
         token = 0
-        for split in stream:
-            first = token
+        for split in splits:
             prefix = token_file(split, 0)[:-6]
-            working = sorted((w for w in grown if w.startswith(prefix)), key=_file_number)
-            for number, file in enumerate(working):
-                tokens = grown[file].size // itemsize
-                _check_limit(fmt, plan, tokens, fmt.file_name(settings, split, number))
-                if header_bytes:
-                    header = fmt.header(settings, tokens)
-                    files.write(file, 0, header)
-                    grown[file].with_header(header)
-                entry = grown[file].entry(
-                    fmt.file_name(settings, split, number),
-                    "tokens",
-                    split=split,
-                    stream=name,
-                    first_token=token,
-                    tokens=tokens,
-                )
-                named.append((entry, file))
-                token += tokens
-            last = split == stream[-1]
-            documents = _documents_between(
-                files, name, state.documents, first, None if last else token
-            )
-            splits.append(
-                SplitEntry(
-                    name=split,
-                    stream=name,
-                    first_token=first,
-                    tokens=token - first,
-                    documents=documents,
-                )
-            )
+            for file in sorted((w for w in grown if w.startswith(prefix)), key=_file_number):
+                stream.files.append((token, file))
+                token += grown[file].size // stream.dtype.itemsize
         if token != state.tokens:
-            raise TokenmillError(f"stream {name}: {token} tokens in files, {state.tokens} placed")
-    return named, splits
+            raise TokenmillError(
+                f"stream {stream.name}: {token} tokens in files, {state.tokens} placed"
+            )
+        streams.append(stream)
+    return streams
 
 
 def _file_number(working: str) -> int:
     return int(working.rpartition("-")[2])
 
 
-def _check_limit(fmt: Format, plan: Plan, tokens: int, name: str) -> None:
-    limit = fmt.max_shard_tokens(plan.settings)
-    if limit is not None and tokens > limit:
-        raise TokenmillError(
-            f"{name}: {tokens} tokens; {fmt.name} reads at most {limit} in one file",
-            hint="use --cut exact, or a smaller --shard-tokens",
-        )
+def _written_edition(
+    plan: Plan,
+    streams: list[_Working],
+    grown: dict[str, _Grown],
+    files: OutputFiles,
+    production: Production,
+) -> Edition:
+    """The format that the workers wrote: headers, and what lies beside the token files."""
+    settings = plan.settings.layouts[0]
+    fmt = get_format(settings.format)
+    all_cuts: list[list[Cut]] = []
+    working: dict[tuple[str, int], str] = {}
+    for stream in streams:
+        names = [file for _, file in stream.files]
+        placed = [(file.split("-")[1], grown[file].size // stream.dtype.itemsize) for file in names]
+        cuts = number_cuts(Reframed(stream, settings), placed)
+        settled = settle_last(cuts, settings)
+        if len(settled) < len(placed):
+            names = _merge_last(names, cuts, settled, grown, files)
+            cuts = number_cuts(Reframed(stream, settings), settled)
+        working |= {(cut.split, cut.number): name for cut, name in zip(cuts, names, strict=True)}
+        all_cuts.append(cuts)
+
+    def token_file(shard: ShardView) -> tuple[Made, str]:
+        name = working[shard.split, shard.number]
+        header = fmt.header(settings, shard.tokens)
+        if header:
+            files.write(name, 0, header)
+            grown[name].with_header(header)
+        grown[name].check(files.size(name))
+        return grown[name].made(), name
+
+    reframed = [Reframed(stream, settings) for stream in streams]
+    folder = plan.settings.folder_of(fmt.name)
+    return lay_out_edition(reframed, all_cuts, folder, plan.fingerprint, production, token_file)
 
 
-def _documents_between(
-    files: OutputFiles, stream: str, count: int, first: int, end: int | None
-) -> int:
-    """Documents of a split, tokens [first, end) of its stream, by bisection in the ends.
-
-    A document cut in two by an exact shard border counts on both sides.
-    """
-
-    def end_of(document: int) -> int:
-        return int.from_bytes(files.read(f"{stream}.ends", document * 8, 8), "little")
-
-    def ended_by(token: int) -> int:
-        low, high = 0, count
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (middle + 1, high) if end_of(middle) <= token else (low, middle)
-        return low
-
-    before = ended_by(first) if first else 0
-    if end is None:
-        return count - before
-    if end == first:
-        return 0
-    through = ended_by(end)
-    cut_in_two = through < count and (through == 0 or end_of(through - 1) < end)
-    return through + cut_in_two - before
+def _merge_last(
+    names: list[str],
+    cuts: list[Cut],
+    settled: list[tuple[str, int]],
+    grown: dict[str, _Grown],
+    files: OutputFiles,
+) -> list[str]:
+    """Put a last shard that is too short behind the one before it: the same bytes at the same
+    place, however often this is begun."""
+    counts = Counter(split for split, _ in settled)
+    kept: list[str] = []
+    for cut, name in zip(cuts, names, strict=True):
+        if cut.number < counts[cut.split]:
+            kept.append(name)
+        else:
+            grown[kept[-1]].take(grown[name], files)
+    return kept
 
 
 def _index_files(plan: Plan, grown: dict[str, _Grown]) -> list[Named]:
@@ -281,10 +378,9 @@ def _index_files(plan: Plan, grown: dict[str, _Grown]) -> list[Named]:
         for kind in ("ends", "runs"):
             working = f"{name}.{kind}"
             if working in grown:
-                entry = grown[working].entry(f"index/{working}", kind, stream=name)
-                named.append((entry, working))
+                named.append(grown[working].named(f"index/{working}", kind, stream=name))
     if "quarantine" in grown:
-        named.append((grown["quarantine"].entry(QUARANTINE, "quarantine"), "quarantine"))
+        named.append(grown["quarantine"].named(QUARANTINE, "quarantine"))
     return named
 
 
@@ -300,7 +396,7 @@ def _write_table(path: str, content: bytes, files: OutputFiles) -> Named:
         checksum=checksum_of_digests(digest),
         pieces=1,
     )
-    return entry, working
+    return Named(entry, working, b"")
 
 
 def _units_table(ledger: Ledger) -> bytes:

@@ -17,9 +17,13 @@ from tokenmill.errors import UsageError
 
 Eot = Literal["append", "prepend", "none"]
 Cut = Literal["exact", "document"]
-ValKind = Literal["fraction", "docs", "tokens", "shard", "none"]
+# "given": the splits of token files that were imported
+ValKind = Literal["fraction", "docs", "tokens", "shard", "none", "given"]
 EncoderChoice = Literal["auto", "gigatoken", "reference"]
 OnBadRow = Literal["stop", "quarantine"]
+LastShard = Literal["keep", "merge", "refuse"]
+Compression = Literal["none", "zstd"]
+Dtype = Literal["uint16", "uint32"]
 
 START_METHODS = ("fork", "spawn", "forkserver")
 
@@ -118,6 +122,26 @@ class Reading(msgspec.Struct, frozen=True):
     may_cut: bool = False  # a giant text may be cut between words, see encoders/cuts.py
 
 
+def is_plain_path(path: str) -> bool:
+    """A file of a dataset: in its folder, or in one or two folders below."""
+    parts = path.split("/")
+    return len(parts) <= 3 and all(map(is_plain_name, parts))
+
+
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """How one format lays out the tokens of a job: what may differ between formats of one run."""
+
+    format: str
+    dtype: Dtype
+    eot: Eot
+    cut: Cut
+    shard_tokens: int  # 0: one file per split
+    name: str
+    min_shard_tokens: int = 0  # of the last shard, where `last_shard` is not "keep"
+    last_shard: LastShard = "keep"
+    compression: Compression = "none"
+
+
 class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What decides the bytes. Every field is part of the output's fingerprint."""
 
@@ -131,10 +155,14 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
     bos_id: int = -1  # begins every document; -1: none
     vocab_size: int
     format: str
-    dtype: Literal["uint16", "uint32"]
+    dtype: Dtype
     eot: Eot
     cut: Cut
     shard_tokens: int  # 0: one file per split
+    min_shard_tokens: int = 0
+    last_shard: LastShard = "keep"
+    compression: Compression = "none"
+    more: tuple[Layout, ...] = ()  # formats that are written besides
     val: Val
     seed: int
     name: str
@@ -158,6 +186,20 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
     def limited(self) -> bool:
         return bool(self.limit_docs or self.limit_tokens)
 
+    @property
+    def layouts(self) -> list[PlanSettings]:
+        """The settings of each format by itself; the first is what workers write."""
+        alone = msgspec.structs.replace(self, more=())
+        return [alone, *(alone.laid_out(layout) for layout in self.more)]
+
+    def laid_out(self, layout: Layout) -> PlanSettings:
+        fields = {name: getattr(layout, name) for name in layout.__struct_fields__}
+        return msgspec.structs.replace(self, **fields)
+
+    def folder_of(self, format: str) -> str:
+        """Where in the output a format's files are: one for each where there are several."""
+        return f"{format}/" if self.more else ""
+
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How the work is done. Free to change whenever a job is resumed."""
@@ -177,7 +219,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def settings_to_dict(settings: msgspec.Struct) -> dict[str, Any]:
-    result: dict[str, Any] = msgspec.to_builtins(settings)
+    """As it will be read back from a file: with lists where there were tuples."""
+    result: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(settings))
     return result
 
 

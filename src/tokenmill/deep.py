@@ -11,17 +11,21 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from tokenmill.comparison import Comparison, DeepReport, Mask, Rows, Work
-from tokenmill.config import parse_count
+from tokenmill.config import PlanSettings, parse_count
 from tokenmill.encoders import ExactEncoder
 from tokenmill.encoders.decoding import encoding_of, open_decoder
 from tokenmill.errors import UsageError
 from tokenmill.inspection import read_run
 from tokenmill.loader import open_dataset
+from tokenmill.manifest import Manifest
 from tokenmill.origins import Problem, Task, find_origins, quarantined_rows, read_tasks
+from tokenmill.shards import BLOCK_TOKENS, Reframed
 from tokenmill.texts import I64
 from tokenmill.token_streams import Stream, open_streams
 from tokenmill.verification import verify
@@ -54,6 +58,11 @@ def verify_deep(
         return DeepReport(problems=problems, files=files, mode=mode, stopped="files are damaged")
     dataset = open_dataset(directory)
     manifest, settings = dataset.manifest, dataset.settings
+    if not settings.text_column:
+        raise UsageError(
+            f"{directory}: was made of token files that were imported: its text is not known",
+            hint="`tokenmill verify` without --deep compares its bytes",
+        )
     run = read_run(dataset.directory)
     encoding = encoding_of(settings, run, tokenizer)
     sources, problems = find_origins(manifest, run, source_root, settings.text_column)
@@ -64,6 +73,8 @@ def verify_deep(
         found += [Problem(kind="index", message=message) for message in contradictions]
         if not contradictions:
             found += [Problem(kind="border", message=m) for m in stream.border_faults()]
+    if not any(problem.kind == "index" for problem in found):
+        found += _other_formats(dataset.directory, manifest, streams)
     check = Comparison(
         settings=settings,
         manifest=manifest,
@@ -86,6 +97,26 @@ def verify_deep(
         else:
             check.run(((task, _everything) for task in work), threads, on_progress)
     return check.report(mode, files, len(tasks), time.monotonic() - began)
+
+
+def _other_formats(directory: Path, manifest: Manifest, streams: list[Stream]) -> Iterator[Problem]:
+    """Formats that were written besides: every token must be that of the first one's."""
+    whole = msgspec.convert(manifest.plan["settings"], PlanSettings)
+    for settings in whole.layouts[1:]:
+        others = open_streams(directory, manifest, settings.format)
+        for first, other in zip(streams, others, strict=True):
+            yield from (Problem(kind="border", message=m) for m in other.border_faults())
+            expected = Reframed(first, settings)
+            for start in range(0, expected.tokens, BLOCK_TOKENS):
+                stop = min(start + BLOCK_TOKENS, expected.tokens)
+                found, wanted = other.read(start, stop), expected.read(start, stop)
+                if not np.array_equal(found, wanted):
+                    message = (
+                        f"{settings.format}: tokens {start} to {stop - 1} of {other.name} are not "
+                        f"those of {whole.format}"
+                    )
+                    yield Problem(kind="token", message=message)
+                    break
 
 
 def _parse_sample(sample: str | int | None) -> int | None:

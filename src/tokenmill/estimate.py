@@ -36,6 +36,7 @@ from tokenmill.sources import Source, at_hand, open_parquet
 COUNTED_TOKENIZERS = ("gpt2", "r50k_base")  # of which token_count speaks
 COUNTED_ERROR = 0.01  # of the tokens that were tried: beyond, the column is about something else
 TYPICAL_DOCUMENT = 4700  # bytes of text: FineWeb-Edu's mean
+SIDECAR_BYTES = 20  # for a document: Megatron's index, the largest
 START_SECONDS = 0.6  # until the first worker encodes (docs/log.md)
 
 
@@ -107,13 +108,14 @@ def make_estimate(
     if plan.settings.min_tokens or plan.settings.max_tokens:
         exact = False
         warnings.append("what --min-tokens and --max-tokens drop is not estimated")
-    files = split_files(plan.settings, totals.tokens, totals.documents)
-    minimum = min_shard_tokens
-    if minimum is None:
-        minimum = get_format(plan.settings.format).min_shard_tokens
+    files: list[SplitFiles] = []
+    for settings in plan.settings.layouts:
+        mine = split_files(settings, totals.tokens, totals.documents)
+        warnings += shard_warnings(settings, mine, totals.tokens, exact, min_shard_tokens)
+        folder = plan.settings.folder_of(settings.format)
+        files += [in_folder(split, folder) for split in mine]
     disk = disk_bytes(plan, totals, files)
     free = free_bytes(prepared.output)
-    warnings += shard_warnings(plan.settings, files, totals.tokens, exact, minimum)
     if 0 <= free < disk:
         warnings.append(
             f"{disk / 1e9:.2f} GB are needed and {free / 1e9:.2f} GB are free: it does not fit"
@@ -337,12 +339,18 @@ def split_files(settings: PlanSettings, tokens: int, documents: int) -> list[Spl
                 split=split,
                 tokens=amount,
                 files=files,
-                first=fmt.file_name(settings, split, 0) if files else "",
-                last=fmt.file_name(settings, split, files - 1) if files else "",
+                first=fmt.file_name(settings, split, 0, files) if files else "",
+                last=fmt.file_name(settings, split, files - 1, files) if files else "",
                 last_tokens=last,
             )
         )
     return result
+
+
+def in_folder(split: SplitFiles, folder: str) -> SplitFiles:
+    if not split.files:
+        return split
+    return msgspec.structs.replace(split, first=folder + split.first, last=folder + split.last)
 
 
 def split_tokens(settings: PlanSettings, tokens: int, documents: int) -> list[tuple[str, int]]:
@@ -361,11 +369,23 @@ def split_tokens(settings: PlanSettings, tokens: int, documents: int) -> list[tu
 
 
 def shard_warnings(
-    settings: PlanSettings, files: list[SplitFiles], tokens: int, exact: bool, minimum: int
+    settings: PlanSettings,
+    files: list[SplitFiles],
+    tokens: int,
+    exact: bool,
+    minimum: int | None = None,
 ) -> list[str]:
-    """What the trainer will stumble over."""
+    """What the trainer will stumble over, or `prepare` refuse; of `minimum` None: the trainer's."""
     warnings = []
     about = "" if exact else "probably "
+    fmt = get_format(settings.format)
+    minimum = fmt.min_shard_tokens if minimum is None else minimum
+    then = {
+        "keep": "a trainer may refuse it; choose another --shard-tokens, or --last-shard merge",
+        "merge": "it will be merged into the one before it",
+        "refuse": "`prepare` will refuse it; choose another --shard-tokens",
+    }[settings.last_shard]
+    alone = "there is none before it to merge it with, so `prepare` will refuse it"
     for split in files:
         if split.tokens == 0:
             if split.split == "train" or settings.val.kind != "fraction":
@@ -376,8 +396,13 @@ def shard_warnings(
         elif 0 < split.last_tokens < minimum:
             warnings.append(
                 f"{split.last} will {about}hold {split.last_tokens:,} tokens, fewer than "
-                f"--min-shard-tokens {minimum:,}: a trainer may refuse it; choose another "
-                "--shard-tokens, or leave that file out"
+                f"--min-shard-tokens {minimum:,}: "
+                + (alone if settings.last_shard == "merge" and split.files == 1 else then)
+            )
+        if split.split == "train" and 0 < split.files < fmt.min_train_shards:
+            warnings.append(
+                f"there will {about}be {split.files} train shard, and {fmt.trainer} needs "
+                f"{fmt.min_train_shards}: `prepare` will refuse it; choose a smaller --shard-tokens"
             )
     return warnings
 
@@ -397,9 +422,14 @@ def disk_bytes(plan: Plan, totals: Totals, files: list[SplitFiles]) -> int:
         held_out = totals.documents * float(settings.val.fraction)
     index = 8 * totals.documents + 24 * (units + 2 * held_out) + 40 * units + 16 * 4 * units
     listed = 300 * (count + 8) + 400 * len(plan.sources)
-    header = get_format(settings.format).header_bytes(settings)
-    itemsize = np.dtype(settings.dtype).itemsize
-    return int(totals.tokens * itemsize + count * header + index + listed)
+    size = index + listed
+    framed = get_format(settings.format).framed  # then the bare tokens lie beside it until the end
+    for layout in [settings, *settings.layouts] if framed else settings.layouts:
+        fmt = get_format(layout.format)
+        itemsize = np.dtype(layout.dtype).itemsize
+        beside = SIDECAR_BYTES * totals.documents if fmt.keeps_documents else 0
+        size += totals.tokens * itemsize + count * fmt.header_bytes(layout) + beside
+    return int(size)
 
 
 def free_bytes(output: str | os.PathLike[str]) -> int:

@@ -91,8 +91,7 @@ def inspect(directory: str | os.PathLike[str]) -> Summary:
     counts = manifest.counts
     files = [
         {"path": f.path, "split": f.split, "tokens": f.tokens, "size": f.size}
-        for f in manifest.files
-        if f.kind == "tokens"
+        for f in dataset.token_files
     ]
     largest = sorted(manifest.sources, key=lambda s: (-s["tokens"], s["name"]))[:SOURCES_SHOWN]
     run = read_run(Path(directory)) or {}
@@ -101,7 +100,7 @@ def inspect(directory: str | os.PathLike[str]) -> Summary:
         settings=manifest.plan["settings"],
         fingerprint=manifest.fingerprint,
         counts=counts,
-        splits=msgspec.to_builtins(manifest.splits),
+        splits=msgspec.to_builtins(dataset.splits),
         files=files,
         bytes=sum(entry.size for entry in manifest.files),
         bytes_per_token=round(counts["text_bytes"] / max(1, counts["tokens"]), 4),
@@ -274,10 +273,10 @@ def _cut_note(whole: tuple[int, int], here: tuple[int, int], split: str) -> str:
 
 def _places(dataset: Dataset, split: str, start: int, stop: int) -> list[dict[str, Any]]:
     """The files that hold tokens [start, stop) of a split."""
-    entry = next(s for s in dataset.manifest.splits if s.name == split)
+    entry = next(s for s in dataset.splits if s.name == split)
     places = []
-    for file in dataset.manifest.files:
-        if file.kind != "tokens" or file.split != split:
+    for file in dataset.token_files:
+        if file.split != split:
             continue
         begin = file.first_token - entry.first_token
         first, last = max(start, begin), min(stop, begin + file.tokens)

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from tokenmill.commit import published, read_commit, roll_back
+from tokenmill.commit import IMPORTED, published, read_commit, roll_back
 from tokenmill.config import RunSettings
 from tokenmill.engines.books import Books, check_pieces
 from tokenmill.errors import RefusedError, StorageError, VerificationError
@@ -64,7 +64,8 @@ def open_job(
 ) -> Iterator[Opened]:
     """Lock the output, recover what is there, and refuse what would mix or destroy."""
     refuse_links(workspace.output)
-    _refuse_foreign(workspace)
+    if IMPORTED not in plan.to_dict():
+        _refuse_foreign(workspace)
     if workspace.manifest.exists() and not workspace.work.exists() and not run.overwrite:
         yield Opened(_finished(plan, workspace), None, [], {})
         return
@@ -72,7 +73,7 @@ def open_job(
     try:
         begun = workspace.removing.exists() and not workspace.manifest.exists()
         if run.overwrite or begun:  # else nothing of the dataset is gone, and nothing shall go
-            _remove_old(workspace)
+            _remove_old(plan, workspace)
         if workspace.manifest.exists():  # a crash before the work folder was removed
             yield Opened(_finished(plan, workspace), None, [], {})
             return
@@ -132,17 +133,28 @@ def _refuse_foreign(workspace: Workspace) -> None:
         )
 
 
-def _remove_old(workspace: Workspace) -> None:
+def _remove_old(plan: Plan, workspace: Workspace) -> None:
     """Remove a dataset or an unfinished job of ours, and nothing else. Survives a crash."""
     if workspace.manifest.exists():
+        _refuse_imported(plan, Manifest.load(workspace.manifest), workspace)
         workspace.begin_removal()
     names: list[str] = []
     if workspace.removing.exists():
-        names += [entry.path for entry in Manifest.load(workspace.removing).files]
+        old = Manifest.load(workspace.removing)
+        theirs = ("tokens", "sidecar") if IMPORTED in old.plan else ()
+        names += [entry.path for entry in old.files if entry.kind not in theirs]
     if workspace.commit.exists():
         names += published(workspace, read_commit(workspace))
     workspace.finish_removal([*names, "run.json"] if names else [])
     workspace.clear_work()
+
+
+def _refuse_imported(plan: Plan, old: Manifest, workspace: Workspace) -> None:
+    if IMPORTED in old.plan and IMPORTED not in plan.to_dict():
+        raise RefusedError(
+            f"{workspace.output}: its token files were imported, and are not ours to remove",
+            hint="give another folder with -o, or remove them by hand",
+        )
 
 
 def _finished(plan: Plan, workspace: Workspace) -> Manifest:

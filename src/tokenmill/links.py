@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tokenmill.errors import RefusedError
+from tokenmill.formats import FORMATS
 from tokenmill.storage import WORK
 
 INDEX = "index"
@@ -30,5 +31,9 @@ def refuse_links(output: Path) -> None:
 def _touched(output: Path) -> Iterator[str]:
     """Whatever `prepare` opens to write, or removes with all that is in it."""
     yield from (str(output / name) for name in (WORK, INDEX))
+    for format in ("", *FORMATS):  # a manifest names files in no other folders
+        yield from (
+            str(output / format / split) for split in ("", "train", "val") if format or split
+        )
     for folder, folders, files in os.walk(output / WORK):
         yield from (os.path.join(folder, name) for name in (*folders, *files))

@@ -13,12 +13,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, overload
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from tokenmill.config import PlanSettings
 from tokenmill.errors import UsageError, VerificationError
 from tokenmill.formats import get_format
+from tokenmill.formats.base import Slices
 from tokenmill.manifest import FileEntry, Manifest, SplitEntry
 from tokenmill.verification import size_fault
 
@@ -26,32 +28,49 @@ Array = npt.NDArray[Any]
 MOST_TOKENS = 1 << 62  # no document ends there
 
 
-def open_dataset(directory: str | os.PathLike[str]) -> Dataset:
-    """A finished dataset: `ds["train"].tokens[i:j]`, `ds["train"].documents[i]`, `len()`."""
+def open_dataset(directory: str | os.PathLike[str], *, format: str | None = None) -> Dataset:
+    """A finished dataset: `ds["train"].tokens[i:j]`, `ds["train"].documents[i]`, `len()`.
+
+    Of one in several formats, `format` says which; the documents are the same in each.
+    """
     path = Path(directory) / "manifest.json"
     if not path.is_file():
         raise UsageError(
             f"{directory}: no manifest.json, so no finished dataset",
             hint="an unfinished one is completed by the same `tokenmill prepare` command",
         )
-    return Dataset(Path(directory), Manifest.load(path))
+    return Dataset(Path(directory), Manifest.load(path), format)
 
 
 def damaged(where: object, what: str) -> VerificationError:
     return VerificationError(f"{where}: {what}", hint="`tokenmill verify` tells what is damaged")
 
 
+def settings_of(manifest: Manifest, format: str | None = None) -> PlanSettings:
+    """The settings of one of a dataset's formats; of the one that was written first."""
+    layouts = msgspec.convert(manifest.plan["settings"], PlanSettings).layouts
+    for settings in layouts:
+        if format in (None, settings.format):
+            return settings
+    raise UsageError(
+        f"no format {format!r} in this dataset",
+        hint=f"there is: {', '.join(settings.format for settings in layouts)}",
+    )
+
+
 class Dataset(Mapping[str, "Split"]):
     """Splits by name; those without a token are not there."""
 
-    def __init__(self, directory: Path, manifest: Manifest) -> None:
-        import msgspec
-
+    def __init__(self, directory: Path, manifest: Manifest, format: str | None = None) -> None:
         self.directory = directory
         self.manifest = manifest
-        self.settings = msgspec.convert(manifest.plan["settings"], PlanSettings)
+        self.settings = settings_of(manifest, format)
         self._entries = {entry.path: entry for entry in manifest.files}
-        self._splits = {s.name: Split(self, s) for s in manifest.splits if s.tokens}
+        self.token_files = [
+            f for f in manifest.files if f.kind == "tokens" and f.format == self.settings.format
+        ]
+        self.splits = [s for s in manifest.splits if s.format == self.settings.format]
+        self._splits = {s.name: Split(self, s) for s in self.splits if s.tokens}
 
     def __getitem__(self, name: str) -> Split:
         return self._splits[name]
@@ -94,22 +113,22 @@ class Tokens:
         self._dataset = dataset
         self._length = entry.tokens
         self.dtype = np.dtype(dataset.settings.dtype).newbyteorder("<")
-        self._header = get_format(dataset.settings.format).header_bytes(dataset.settings)
-        self._files: list[FileEntry] = [
-            f for f in dataset.manifest.files if f.kind == "tokens" and f.split == entry.name
-        ]
+        self._files: list[FileEntry] = [f for f in dataset.token_files if f.split == entry.name]
         self._starts = np.array([f.first_token - entry.first_token for f in self._files], np.int64)
-        self._maps: dict[int, Array] = {}
+        self._maps: dict[int, Slices] = {}
 
     def __len__(self) -> int:
         return self._length
 
-    def _map(self, number: int) -> Array:
+    def _map(self, number: int) -> Slices:
         if number not in self._maps:
             file = self._files[number]
-            self._maps[number] = self._dataset.map(
-                file.path, dtype=self.dtype, offset=self._header, shape=(file.tokens,)
-            )
+            path, settings = self._dataset.path_of(file.path), self._dataset.settings
+            try:
+                fmt = get_format(settings.format)
+                self._maps[number] = fmt.open_tokens(settings, path, file.tokens)
+            except (OSError, ValueError) as error:
+                raise damaged(path, f"cannot be read: {error}") from None
         return self._maps[number]
 
     @overload

@@ -14,13 +14,14 @@ from typing import Any
 import msgspec
 import xxhash
 
-from tokenmill.config import is_plain_name
+from tokenmill.config import is_plain_name, is_plain_path
 from tokenmill.errors import VerificationError
+from tokenmill.formats import FORMATS
 from tokenmill.pack import StreamState
 from tokenmill.plan import UnitId
 from tokenmill.steps import read_file
 
-MANIFEST_VERSION = 1
+MANIFEST_VERSION = 2
 NOT_DATA = ("manifest.json", "run.json", "index")  # never among a dataset's files
 JOURNAL_MAGIC = b"tokenmill-journal-1\n"
 _FRAME = struct.Struct("<IQ")  # length and xxh3 of a record
@@ -105,7 +106,10 @@ def journal_header(fingerprint: str) -> bytes:
 
 
 def frame_record(record: UnitRecord) -> bytes:
-    body = _encode_record(record)
+    return framed(_encode_record(record))
+
+
+def framed(body: bytes) -> bytes:
     return _FRAME.pack(len(body), xxhash.xxh3_64_intdigest(body)) + body
 
 
@@ -126,14 +130,21 @@ def read_journal(path: Path, fingerprint: str) -> tuple[list[UnitRecord], int]:
     return records, position
 
 
-def _records(content: bytes, position: int) -> Iterator[tuple[UnitRecord, int]]:
-    known: set[str] = set()
+def framed_records(content: bytes, position: int) -> Iterator[tuple[bytes, int]]:
+    """Whole records from a position on, each with where it ends; a torn one ends it."""
     while position + _FRAME.size <= len(content):
         length, digest = _FRAME.unpack_from(content, position)
         start = position + _FRAME.size
         body = content[start : start + length]
         if len(body) < length or xxhash.xxh3_64_intdigest(body) != digest:
             return
+        position = start + length
+        yield body, position
+
+
+def _records(content: bytes, position: int) -> Iterator[tuple[UnitRecord, int]]:
+    known: set[str] = set()
+    for body, end in framed_records(content, position):
         try:
             record = _decode_record(body)
         except msgspec.DecodeError:
@@ -142,8 +153,7 @@ def _records(content: bytes, position: int) -> Iterator[tuple[UnitRecord, int]]:
         if not all(map(is_plain_name, files)):  # it would be read and written: never outside
             return
         known |= files
-        position = start + length
-        yield record, position
+        yield record, end
 
 
 # --- the manifest ----------------------------------------------------------------------------
@@ -153,10 +163,11 @@ class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One file of the dataset. `checksum` is the xxh3 of its pieces' digests in order."""
 
     path: str
-    kind: str  # tokens, ends, runs, units, pieces, quarantine
+    kind: str  # tokens, sidecar, ends, runs, units, pieces, quarantine
     size: int
     checksum: str
     pieces: int
+    format: str = ""  # whose file it is; '' where it is ours
     split: str = ""
     stream: str = ""
     first_token: int = 0  # where in its stream the file begins
@@ -164,9 +175,10 @@ class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SplitEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens [first_token, first_token + tokens) of a stream."""
+    """Tokens [first_token, first_token + tokens) of a stream, as one format has it."""
 
     name: str
+    format: str
     stream: str
     first_token: int
     tokens: int
@@ -211,9 +223,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return manifest
 
     def _check_names(self, where: str) -> None:
-        """These are opened and removed: files of the folder and of its index, and no others."""
+        """These are opened and removed: files of the folder and of those in it, and no others."""
         for path in [entry.path for entry in self.files]:
-            if not is_plain_name(path.removeprefix("index/")) or path in NOT_DATA:
+            if not _is_own(path):
                 raise VerificationError(f"{where}: names a file that is not its own: {path!r}")
         for stream in {entry.stream for entry in self.splits}:
             if not is_plain_name(stream):
@@ -226,6 +238,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         except (FileNotFoundError, IsADirectoryError) as error:
             raise VerificationError(f"{path}: cannot be read: {error.strerror}") from None
         return cls.decode(content, str(path))
+
+
+def _is_own(path: str) -> bool:
+    """In the folder itself, its index, or the folders of formats and splits: see links.py."""
+    *folders, _ = path.split("/")
+    if folders[:1] == ["index"] and len(folders) == 1:
+        return is_plain_path(path)
+    if folders[:1] and folders[0] in FORMATS:
+        folders = folders[1:]
+    known = not folders or folders in (["train"], ["val"])
+    return known and is_plain_path(path) and path not in NOT_DATA
 
 
 def checksum_of_digests(digests: bytes) -> str:

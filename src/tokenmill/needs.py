@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from tokenmill.errors import OfflineError, RefusedError
+from tokenmill.formats import get_format
 from tokenmill.plan import Plan
 from tokenmill.sources import Source
 from tokenmill.storage import Workspace, cache_folder
@@ -106,8 +107,11 @@ def needs_of(plan: Plan, supply: Supply, workspace: Workspace, written: int = 0)
         held = sizes[0] if sizes else 0
     elif not supply.keep:
         held = sum(sizes[: supply.downloads + AHEAD])
-    itemsize = np.dtype(plan.settings.dtype).itemsize
-    output = int(sum(typical_of(source)[1] for source in plan.sources) * itemsize) - written
+    tokens = sum(typical_of(source)[1] for source in plan.sources)
+    first, *others = plan.settings.layouts
+    stream_too = [first] if get_format(first.format).framed else []
+    sizes_of = [np.dtype(layout.dtype).itemsize for layout in (first, *stream_too, *others)]
+    output = int(tokens * sum(sizes_of)) - written
     folder = _downloads_folder(remote, supply, workspace)
     return Needs(
         fetch_files=len(missing),

@@ -13,10 +13,12 @@ from tokenmill.config import (
     DEFAULT_START_METHOD,
     START_METHODS,
     Budget,
+    Layout,
     PlanSettings,
     RunSettings,
     Val,
     is_plain_name,
+    is_plain_path,
     parse_count,
 )
 from tokenmill.errors import UsageError
@@ -24,8 +26,6 @@ from tokenmill.formats import Format, get_format
 from tokenmill.remote.address import is_url
 from tokenmill.tokenizer import Encoding
 from tokenmill.vocabulary_files import find_encoding, settled_id, special_id
-
-DEFAULT_SHARD_TOKENS = 100_000_000
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +42,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     eot: str | None = None
     cut: str | None = None
     shard_tokens: str | int | None = None
+    min_shard_tokens: str | int | None = None
+    last_shard: str | None = None
+    compression: str | None = None
     name: str | None = None
     val: str | float | None = None
     seed: int = 0
@@ -87,15 +90,12 @@ def plan_settings(
         raise UsageError(f"{output!r}: not a name in UTF-8")
     if any(letter in options.text_column for letter in '"\\') or not options.text_column:
         raise UsageError(f"--text-column {options.text_column!r}: cannot be a column's name")
-    fmt = get_format(options.format)
-    eot = one_of("--eot", options.eot or fmt.eot, ("append", "prepend", "none"))
-    cut = one_of("--cut", options.cut or fmt.cut, ("exact", "document"))
-    val = Val.parse(fmt.val if options.val is None else options.val)
-    shard_tokens = _shard_tokens(options, fmt, val)
-    name = options.name or Path(output).resolve().name
-    eot_id, bos_id = _special_ids(options, encoding, eot)
+    formats = formats_of(options.format)
+    val = Val.parse(_default_val(formats) if options.val is None else options.val)
+    eots = {one_of("--eot", options.eot or f.eot, ("append", "prepend", "none")) for f in formats}
+    eot_id, bos_id = _special_ids(options, encoding, eots)
     vocab_size = max(encoding.vocab_size, eot_id + 1, bos_id + 1)
-    settings = PlanSettings(
+    bare = PlanSettings(
         text_column=options.text_column,
         text_separator=unescape(options.text_separator),
         # Whether a document is dropped for its length is known when it is encoded whole.
@@ -106,46 +106,121 @@ def plan_settings(
         eot_id=eot_id,
         bos_id=bos_id,
         vocab_size=vocab_size,
-        format=fmt.name,
-        dtype=_dtype(options, vocab_size),  # type: ignore[arg-type]
-        eot=eot,  # type: ignore[arg-type]
-        cut=cut,  # type: ignore[arg-type]
-        shard_tokens=shard_tokens,
+        **msgspec.structs.asdict(NO_LAYOUT),
         val=val,
         seed=options.seed,
-        # A name that is in no file's name must not bind the output.
-        name=name if fmt.sharded else "",
         drop_empty=options.drop_empty,
         **_limits(options),
     )
-    if not name or not is_plain_name(fmt.file_name(settings, "train", 10**9)):
+    return layout_settings(bare, options, formats, output)
+
+
+def _default_val(formats: list[Format]) -> str:
+    """The first format's rule; a first shard only where all have shards."""
+    if formats[0].val == "shard" and not all(fmt.sharded for fmt in formats):
+        return "0.0005"
+    return formats[0].val
+
+
+NO_LAYOUT = Layout(format="", dtype="uint16", eot="none", cut="exact", shard_tokens=0, name="")
+
+
+def layout_settings(
+    bare: PlanSettings, options: Options, formats: list[Format], output: str | os.PathLike[str]
+) -> PlanSettings:
+    """Settings of one or several formats: what was asked for holds for all of them."""
+    # Workers write the first format whose tokens lie in one piece; the others are made of it.
+    formats = sorted(formats, key=lambda fmt: fmt.framed)
+    layouts = [_layout(options, fmt, bare.val, output, bare.vocab_size) for fmt in formats]
+    settings = msgspec.structs.replace(bare.laid_out(layouts[0]), more=tuple(layouts[1:]))
+    for one in settings.layouts:
+        check_layout(one, options.name)
+    return settings
+
+
+def formats_of(text: str) -> list[Format]:
+    """`llmc,megatron` as formats; each once."""
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"--format {text}: {name} is named twice")
+    return [get_format(name) for name in names]
+
+
+def _layout(
+    options: Options, fmt: Format, val: Val, output: str | os.PathLike[str], vocab_size: int
+) -> Layout:
+    """What was asked for, else what the format's trainer is used to."""
+    last_shard = one_of("--last-shard", options.last_shard or "keep", ("keep", "merge", "refuse"))
+    compression = options.compression or "none"
+    if compression != "none" and not fmt.compressible:
+        raise UsageError(f"--compression {compression}: {fmt.name} knows no compressed files")
+    return Layout(
+        format=fmt.name,
+        dtype=_dtype(options, fmt, vocab_size),  # type: ignore[arg-type]
+        eot=options.eot or fmt.eot,  # type: ignore[arg-type]
+        cut=one_of("--cut", options.cut or fmt.cut, ("exact", "document")),  # type: ignore[arg-type]
+        shard_tokens=_shard_tokens(options, fmt, val),
+        # A name that is in no file's name must not bind the output; nor a minimum that none minds.
+        name=(options.name or Path(output).resolve().name) if fmt.named else "",
+        min_shard_tokens=_min_shard_tokens(options, fmt) if last_shard != "keep" else 0,
+        last_shard=last_shard,  # type: ignore[arg-type]
+        compression=one_of("--compression", compression, ("none", "zstd")),  # type: ignore[arg-type]
+    )
+
+
+def check_layout(settings: PlanSettings, asked_name: str | None = None) -> None:
+    """What the trainer would stumble over, said before anything is read."""
+    fmt = get_format(settings.format)
+    name = fmt.file_name(settings, "train", 10**9, 10**9 + 1)
+    named = settings.name if fmt.named else asked_name or "x"
+    if not is_plain_name(named) or not is_plain_path(name):
         raise UsageError(
-            f"--name {name!r} cannot begin a file name",
+            f"--name {named!r} cannot begin a file name",
             hint="give a plain --name: no slash, no dot in front, no control character, at most "
             "200 bytes",
         )
-    limit = fmt.max_shard_tokens(settings)
-    if limit is not None and shard_tokens > limit:
+    if fmt.keeps_documents and settings.cut == "exact":
         raise UsageError(
-            f"--shard-tokens {shard_tokens}: {fmt.name} reads at most {limit} tokens in one file"
+            f"--cut exact: {fmt.name} says where documents begin, and none may be cut in two",
+            hint="leave --cut out",
         )
-    return settings
+    limit = fmt.max_shard_tokens(settings)
+    if limit is not None and settings.shard_tokens > limit:
+        raise UsageError(
+            f"--shard-tokens {settings.shard_tokens}: {fmt.name} reads at most {limit} tokens in "
+            "one file"
+        )
+    fmt.check(settings)
+
+
+def _min_shard_tokens(options: Options, fmt: Format) -> int:
+    if options.min_shard_tokens is not None:
+        return parse_count(options.min_shard_tokens, what="--min-shard-tokens")
+    if not fmt.min_shard_tokens:
+        raise UsageError(
+            f"--last-shard {options.last_shard}: {fmt.name} has no minimum",
+            hint="say it with --min-shard-tokens N",
+        )
+    return fmt.min_shard_tokens
 
 
 def _shard_tokens(options: Options, fmt: Format, val: Val) -> int:
     if not fmt.sharded:
-        if options.cut or options.shard_tokens is not None:
+        if (options.cut and not fmt.keeps_documents) or options.shard_tokens is not None:
             raise UsageError(
                 f"--format {fmt.name} is one file per split: it takes no --cut or --shard-tokens",
                 hint="use --format llmc for shards",
             )
+        if options.last_shard not in (None, "keep"):
+            raise UsageError(f"--last-shard {options.last_shard}: {fmt.name} has no shards")
         if val.kind == "shard":
             raise UsageError(
                 f"--val shard: {fmt.name} has no shards",
                 hint="use --val 0.0005, docs:N, tokens:N or none",
             )
         return 0
-    asked = DEFAULT_SHARD_TOKENS if options.shard_tokens is None else options.shard_tokens
+    asked = fmt.shard_tokens if options.shard_tokens is None else options.shard_tokens
     shard_tokens = parse_count(asked, what="--shard-tokens")
     if shard_tokens < 1:
         raise UsageError("--shard-tokens must be at least 1")
@@ -178,7 +253,7 @@ def unescape(text: str | None) -> str | None:
     return separator
 
 
-def _limits(options: Options) -> dict[str, int]:
+def _limits(options: Options) -> dict[str, Any]:
     limits = {}
     for name in ("min_tokens", "max_tokens", "limit_docs", "limit_tokens"):
         asked = getattr(options, name)
@@ -191,23 +266,23 @@ def _limits(options: Options) -> dict[str, int]:
     return limits
 
 
-def _special_ids(options: Options, encoding: Encoding, eot: str) -> tuple[int, int]:
+def _special_ids(options: Options, encoding: Encoding, eots: set[str]) -> tuple[int, int]:
     """The ids that separate and begin documents: named by the user, or settled by the file."""
     eot_id = bos_id = -1
     if options.eot_token is not None:
         eot_id = special_id(encoding, str(options.eot_token), "--eot-token")
-    elif eot != "none":
+    elif eots != {"none"}:
         eot_id = settled_id(encoding, encoding.eot_candidates, "--eot-token")
     if options.bos_token == "auto":
         bos_id = settled_id(encoding, encoding.bos_candidates, "--bos-token")
     elif options.bos_token is not None:
         bos_id = special_id(encoding, str(options.bos_token), "--bos-token")
-    return eot_id if eot != "none" else -1, bos_id
+    return eot_id if eots != {"none"} else -1, bos_id
 
 
-def _dtype(options: Options, vocab_size: int) -> str:
+def _dtype(options: Options, fmt: Format, vocab_size: int) -> str:
     if options.dtype is None:
-        return "uint16" if vocab_size <= 1 << 16 else "uint32"
+        return fmt.dtype(vocab_size)
     dtype = one_of("--dtype", options.dtype, ("uint16", "uint32"))
     if dtype == "uint16" and vocab_size > 1 << 16:
         raise UsageError(

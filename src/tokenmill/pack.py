@@ -29,7 +29,7 @@ Tokens = npt.NDArray[np.unsignedinteger]
 
 def streams_of(val: Val) -> tuple[tuple[str, ...], ...]:
     """For each stream, the splits that follow each other in it."""
-    if val.kind == "fraction":
+    if val.kind in ("fraction", "given"):
         return (("train",), ("val",))
     if val.kind == "none":
         return (("train",),)

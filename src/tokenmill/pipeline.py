@@ -23,6 +23,7 @@ from tokenmill.engines.forkserver import start_fork_server
 from tokenmill.engines.observer import Observer, Snapshot
 from tokenmill.engines.unit import Job
 from tokenmill.errors import TokenmillError, UsageError
+from tokenmill.formats import get_format
 from tokenmill.gap_cache import LIBRARY, gap_for
 from tokenmill.hf_dataset import dataset_files, is_dataset
 from tokenmill.interrupts import Interrupts, interruptible
@@ -135,8 +136,15 @@ def _prepare(
             assert books is not None
             for source in prepared.plan.sources:
                 refuse_changed(source)
+            made_later = formats_made_later(prepared.plan.settings)
+            if made_later:
+                observer.note(f"encoded; now writing {', '.join(made_later)}")
             manifest = committing.commit(
-                prepared.plan, books.ledger, books.frontier.state, workspace
+                prepared.plan,
+                books.ledger,
+                books.frontier.state,
+                workspace,
+                interrupts.check,
             )
         seconds = time.monotonic() - began
         if workspace.work.exists():
@@ -228,6 +236,13 @@ def keep_listings(shelf: Shelf) -> None:
     for name, content in shelf.new.items():
         with suppress(TokenmillError):  # nothing is lost but time
             keep_in_cache(name, content)
+
+
+def formats_made_later(settings: PlanSettings) -> list[str]:
+    """Formats whose files are made when all is encoded: that may take a while."""
+    first, *others = settings.layouts
+    names = [first.format] if get_format(first.format).framed else []
+    return names + [layout.format for layout in others]
 
 
 def make_plan(
@@ -363,6 +378,15 @@ def _warnings(manifest: Manifest, settings: PlanSettings) -> list[str]:
         for split in manifest.splits
         if split.tokens == 0
     ]
+    for layout in settings.layouts:
+        minimum = get_format(layout.format).min_shard_tokens
+        files = [f for f in manifest.files if f.kind == "tokens" and f.format == layout.format]
+        lines += [
+            f"{file.path} holds {file.tokens:,} tokens, fewer than the {minimum:,} of a usual "
+            "batch: the trainer may refuse it (--last-shard merge would not leave it so)"
+            for file in files
+            if file.tokens < minimum and layout.shard_tokens >= minimum
+        ]
     specials = manifest.counts["special_strings"]
     if specials:
         lines.append(

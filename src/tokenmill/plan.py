@@ -114,6 +114,8 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 def _show(value: Any) -> str:
     if isinstance(value, dict) and "kind" in value:
         return str(value["fraction"] or (f"{value['kind']}:{value['amount']}".removesuffix(":0")))
+    if isinstance(value, list):  # formats that are written besides
+        return ", ".join(str(one.get("format")) for one in value) or "none"
     if isinstance(value, str) and not (value and value.isprintable()):
         return repr(value)  # a separator of line ends would be shown as nothing
     return str(value)

@@ -120,11 +120,12 @@ def _tokens_line(e: Estimate) -> str:
 
 def _file_lines(prepared: Prepared, e: Estimate) -> list[str]:
     settings = prepared.plan.settings
+    exact_cut = all(layout.cut == "exact" for layout in settings.layouts)
     each = f", a new one every {settings.shard_tokens:,} tokens" if settings.shard_tokens else ""
     if e.tokens < 0:
         names = ", ".join(split.first for split in e.files)
         return [f"  writes  {names}{each}; manifest.json, run.json, index/"]
-    exact = e.tokens_exact and settings.val.kind in ("shard", "none") and settings.cut == "exact"
+    exact = e.tokens_exact and settings.val.kind in ("shard", "none") and exact_cut
     about = "" if exact else "about "
     lines: list[str] = []
     for split in e.files:

@@ -25,6 +25,7 @@ import fcntl
 import os
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -149,6 +150,13 @@ class Workspace:
                     raise
             sync_directory(self.output)
 
+    def folders_of(self, names: Iterable[str]) -> list[Path]:
+        """The folders that hold these files, and those above up to the output; deepest first."""
+        found = {self.output}
+        for name in names:
+            found |= {self.output / parent for parent in Path(name).parents}
+        return sorted(found, key=lambda folder: len(folder.parts), reverse=True)
+
     def begin_removal(self) -> None:
         """The manifest goes first, into the work folder: what it names can still be found."""
         with explained("move", self.manifest):
@@ -162,7 +170,7 @@ class Workspace:
         with explained("remove", self.output):
             for name in names:
                 unlink(self.output / name)
-            for folder in {(self.output / name).parent for name in names} - {self.output}:
+            for folder in self.folders_of(names)[:-1]:
                 if folder.exists():
                     sync_directory(folder)
                 with contextlib.suppress(OSError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -24,9 +25,10 @@ def plan_line(prepared: Prepared) -> str:
     counted = f", {rows:,} rows" if all(s.rows >= 0 for s in sources) else ""
     skipped = f", {len(prepared.found.skipped)} skipped" if prepared.found.skipped else ""
     workers = prepared.run.workers
+    formats = ", ".join(layout.format for layout in settings.layouts)
     return (
         f"plan: {len(sources)} file{'s' * (len(sources) != 1)}, "
-        f"{prepared.plan.input_bytes / 1e6:.1f} MB{counted}{skipped} -> {settings.format} in "
+        f"{prepared.plan.input_bytes / 1e6:.1f} MB{counted}{skipped} -> {formats} in "
         f"{printable(prepared.output)} ({printable(settings.tokenizer)}, {settings.dtype}, "
         f"eot {settings.eot}, val {settings.val}), {workers or 'no'} worker{'s' * (workers != 1)}, "
         f"{prepared.run.memory / 1e9:.1f} GB"
@@ -94,7 +96,7 @@ def echo_summary(result: Result) -> None:
         click.echo(f"  {file.path:32} {file.tokens:>15,} tokens {file.size:>15,} bytes")
         if len(files) > 6 and file is files[2]:
             click.echo(f"  ... {len(files) - 5} more")
-    for split in manifest.splits:
+    for split in (split for split in manifest.splits if split.format == settings.format):
         click.echo(f"  {split.name + ':':6} {split.documents:,} documents, {split.tokens:,} tokens")
     click.echo(
         f"  rows:  {counts['rows']:,} read = {counts['documents']:,} written + "
@@ -131,7 +133,11 @@ def echo_summary(result: Result) -> None:
         click.echo(f"  done in {duration(result.seconds)}{rate}{again}")
     if not files:
         return
-    shown = next((file for file in files if file.split == "train"), files[0])
     click.echo("\nload it:")
-    for line in get_format(settings.format).load_lines(settings, result.output, shown.path):
-        click.echo(f"  {printable(line)}" if line else "")
+    for layout in settings.layouts:
+        mine = [file for file in files if file.format == layout.format]
+        shown = next((file for file in mine if file.split == "train"), mine[0])
+        folder = os.path.join(result.output, settings.folder_of(layout.format)).rstrip("/")
+        name = shown.path.removeprefix(settings.folder_of(layout.format))
+        for line in get_format(layout.format).load_lines(layout, folder, name):
+            click.echo(f"  {printable(line)}" if line else "")

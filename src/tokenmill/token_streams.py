@@ -17,18 +17,22 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.config import PlanSettings
+from tokenmill.editions import cuts_of
 from tokenmill.formats import get_format
+from tokenmill.formats.base import Slices
+from tokenmill.loader import settings_of
 from tokenmill.manifest import Manifest, SplitEntry
-from tokenmill.pack import streams_of
+from tokenmill.pack import CutRule, streams_of
+from tokenmill.shards import Reframed, origins_in
 from tokenmill.texts import I64
 
 Array = npt.NDArray[Any]
 BLOCK = 1 << 20
 
 
-def open_streams(directory: Path, manifest: Manifest) -> list[Stream]:
+def open_streams(directory: Path, manifest: Manifest, format: str | None = None) -> list[Stream]:
     """The streams in the order of `streams_of`: one, or train and val."""
-    settings = msgspec.convert(manifest.plan["settings"], PlanSettings)
+    settings = settings_of(manifest, format)
     names = [s[0] if len(s) == 1 else "all" for s in streams_of(settings.val)]
     return [Stream(directory, manifest, settings, name) for name in names]
 
@@ -42,14 +46,25 @@ class Stream:
         self.settings = settings
         self.sources = len(manifest.sources)
         self.files = sorted(
-            (f for f in manifest.files if f.kind == "tokens" and f.stream == name),
+            (
+                f
+                for f in manifest.files
+                if f.kind == "tokens" and f.stream == name and f.format == settings.format
+            ),
             key=lambda f: f.first_token,
         )
         self.starts = [f.first_token for f in self.files]
         self.tokens = sum(f.tokens for f in self.files)
-        self.splits: list[SplitEntry] = [s for s in manifest.splits if s.stream == name]
+        self.splits: list[SplitEntry] = [
+            s for s in manifest.splits if s.stream == name and s.format == settings.format
+        ]
         self.dtype = np.dtype(settings.dtype).newbyteorder("<")
-        self.header_bytes = get_format(settings.format).header_bytes(settings)
+        self.format = get_format(settings.format)
+        self.header_bytes = self.format.header_bytes(settings)
+        whole = msgspec.convert(manifest.plan["settings"], PlanSettings)
+        self.folder = whole.folder_of(settings.format)
+        self.source_names = [str(source["name"]) for source in manifest.sources]
+        self._opened: tuple[int, Slices] | None = None
         present = {f.path for f in manifest.files}
         self.ends = self._index("ends", present)
         self.runs = self._index("runs", present).reshape(-1, 3)
@@ -71,10 +86,26 @@ class Stream:
             file = self.files[number]
             at = start - file.first_token
             count = min(stop - start, file.tokens - at)
-            offset = self.header_bytes + at * self.dtype.itemsize
-            pieces.append(np.fromfile(self.directory / file.path, self.dtype, count, offset=offset))
+            pieces.append(self._read(number, at, count))
             start, number = start + count, number + 1
         return pieces[1] if len(pieces) == 2 else np.concatenate(pieces)
+
+    def _read(self, number: int, at: int, count: int) -> Array:
+        path = self.directory / self.files[number].path
+        if not self.format.framed:
+            offset = self.header_bytes + at * self.dtype.itemsize
+            return np.fromfile(path, self.dtype, count, offset=offset)
+        opened = self._opened  # several threads read: what one has opened, another may replace
+        if opened is None or opened[0] != number:
+            tokens = self.files[number].tokens
+            opened = self._opened = number, self.format.open_tokens(self.settings, path, tokens)
+        return opened[1][at : at + count]
+
+    def ends_of(self, first: int, stop: int) -> I64:
+        return np.array(self.ends[first:stop], np.int64)
+
+    def origins_of(self, first: int, stop: int) -> tuple[list[str], I64, I64]:
+        return self.source_names, *origins_in(self.runs, first, stop)
 
     def span(self, document: int) -> tuple[int, int]:
         return int(self.ends[document - 1]) if document else 0, int(self.ends[document])
@@ -175,6 +206,7 @@ class Stream:
             if number == 0 and len(self.splits) == 2 and position != self._val_end():
                 yield f"split val: ends at token {position}, by its rule at {self._val_end()}"
             yield from self._file_faults(split)
+        yield from self._cut_faults()
         if position != self.tokens:
             yield f"stream {self.name}: splits end at token {position}, files at {self.tokens}"
 
@@ -191,25 +223,34 @@ class Stream:
         at = int(np.searchsorted(self.ends, np.uint64(token), side="left"))
         return int(self.ends[at]) if at < self.documents else self.tokens
 
+    def _cut_faults(self) -> Iterator[str]:
+        """Where a file begins elsewhere than the rules by which it was cut say."""
+        names = [s.name for s in self.splits]
+        rule = next(r for r in CutRule.all_of(self.settings) if list(r.splits) == names)
+        cuts = cuts_of(Reframed(self, self.settings), rule)
+        for file, cut in zip(self.files, cuts, strict=False):
+            if file.first_token != cut.first_token or file.split != cut.split:
+                yield (
+                    f"{file.path}: begins at token {file.first_token}, by its rule at "
+                    f"{cut.first_token}"
+                )
+                return
+        if len(self.files) != len(cuts):
+            yield f"stream {self.name}: {len(self.files)} files, by its rule {len(cuts)}"
+
     def _file_faults(self, split: SplitEntry) -> Iterator[str]:
         files = [f for f in self.files if f.split == split.name]
         if sum(f.tokens for f in files) != split.tokens:
             yield f"split {split.name}: its files do not hold its {split.tokens} tokens"
-        fmt, size = get_format(self.settings.format), self.settings.shard_tokens
-        expected = split.first_token
+        fmt, settings = self.format, self.settings
+        folder = self.folder
         for number, file in enumerate(files):
-            if file.first_token != expected:
-                yield f"{file.path}: begins at token {file.first_token}, by its rule at {expected}"
-            if file.path != fmt.file_name(self.settings, split.name, number):
+            name = folder + fmt.file_name(settings, split.name, number, len(files))
+            if file.path != name:
                 yield f"{file.path}: not the name of file {number} of {split.name}"
+            if fmt.framed:
+                continue
             with open(self.directory / file.path, "rb") as stream:
                 header = stream.read(self.header_bytes)
-            if header != fmt.header(self.settings, file.tokens):
+            if header != fmt.header(settings, file.tokens):
                 yield f"{file.path}: its header is not that of {file.tokens} tokens"
-            if not size:
-                expected = split.first_token + split.tokens
-            elif self.settings.cut == "exact":
-                expected = split.first_token + (number + 1) * size
-            else:  # the first document of the next shard that has one
-                shard = (file.first_token - split.first_token) // size + 1
-                expected = self._start_from(split.first_token + shard * size)

@@ -76,13 +76,16 @@ def verify(directory: str | os.PathLike[str], *, threads: int | None = None) -> 
 
 def _extra_files(root: Path, manifest: Manifest) -> list[str]:
     """Files that are not part of the dataset, but that a trainer or a reader would take for it."""
-    settings = msgspec.convert(manifest.plan["settings"], PlanSettings)
-    patterns = get_format(settings.format).trainer_glob(settings)
+    whole = msgspec.convert(manifest.plan["settings"], PlanSettings)
     ours = {entry.path for entry in manifest.files}
+    found: dict[str, None] = {}
+    for settings in whole.layouts:
+        for pattern in get_format(settings.format).trainer_glob(settings):
+            found |= dict.fromkeys(_matching(root, whole.folder_of(settings.format) + pattern))
     problems = [
         f"{printable(name)}: not part of this dataset, but the trainer would read it"
-        for name in sorted(os.listdir(root))
-        if name not in ours and any(fnmatch.fnmatchcase(name, p) for p in patterns)
+        for name in sorted(found)
+        if name not in ours
     ]
     index = root / "index"
     named = [f"index/{name}" for name in sorted(os.listdir(index))] if index.is_dir() else []
@@ -92,6 +95,16 @@ def _extra_files(root: Path, manifest: Manifest) -> list[str]:
         for name in named
         if name not in ours
     ]
+
+
+def _matching(root: Path, pattern: str) -> list[str]:
+    """Files by a trainer's glob, whose folders are plain names."""
+    folder, _, last = pattern.rpartition("/")
+    try:
+        names = os.listdir(root / folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [f"{folder}/{n}".lstrip("/") for n in names if fnmatch.fnmatchcase(n, last)]
 
 
 class _Task(NamedTuple):

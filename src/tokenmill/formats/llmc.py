@@ -18,18 +18,18 @@ HEADER_WORDS = 256
 VERSIONS = {"uint16": (20240520, 1), "uint32": (20240801, 7)}
 
 
-def _header(settings: PlanSettings, tokens: int) -> bytes:
+def shard_header(settings: PlanSettings, tokens: int) -> bytes:
     words = np.zeros(HEADER_WORDS, "<i4")
     words[:2] = VERSIONS[settings.dtype]
     words[2] = tokens
     return words.tobytes()
 
 
-def _file_name(settings: PlanSettings, split: str, number: int) -> str:
+def shard_name(settings: PlanSettings, split: str, number: int, of: int) -> str:
     return f"{settings.name}_{split}_{number + (split == 'train'):06d}.bin"
 
 
-def _max_shard_tokens(settings: PlanSettings) -> int:
+def max_shard_tokens(settings: PlanSettings) -> int:
     return int((2**31 - 1 - HEADER_WORDS * 4) // np.dtype(settings.dtype).itemsize)
 
 
@@ -46,20 +46,23 @@ def _load_lines(settings: PlanSettings, directory: str, file: str) -> list[str]:
     return lines
 
 
+def shard_globs(settings: PlanSettings) -> tuple[str, ...]:
+    return tuple(f"{glob.escape(settings.name)}_{split}_*.bin" for split in ("train", "val"))
+
+
 LLMC = Format(
     name="llmc",
-    summary="llm.c: NAME_val_000000.bin, NAME_train_000001.bin ..., 1024-byte header",
+    trainer="llm.c",
+    files="`NAME_val_000000.bin`, `NAME_train_000001.bin` ...",
     eot="prepend",
     cut="exact",
     val="shard",
     sharded=True,
     header_bytes=lambda settings: HEADER_WORDS * 4,
-    header=_header,
-    file_name=_file_name,
-    trainer_glob=lambda settings: tuple(
-        f"{glob.escape(settings.name)}_{split}_*.bin" for split in ("train", "val")
-    ),
-    max_shard_tokens=_max_shard_tokens,
+    header=shard_header,
+    file_name=shard_name,
+    trainer_glob=shard_globs,
+    max_shard_tokens=max_shard_tokens,
     # dataloader.h wants num_processes * B * T + 1 tokens in every shard; 0.5M is its usual batch.
     min_shard_tokens=2**19 + 1,
     load_lines=_load_lines,

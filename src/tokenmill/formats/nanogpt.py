@@ -31,15 +31,14 @@ def _load_lines(settings: PlanSettings, directory: str, file: str) -> list[str]:
 
 NANOGPT = Format(
     name="nanogpt",
-    summary="nanoGPT: train.bin and val.bin, no header",
+    trainer="nanoGPT",
+    files="`train.bin`, `val.bin`",
     eot="append",
     cut="exact",
     val="0.0005",
     sharded=False,
-    header_bytes=lambda settings: 0,
-    header=lambda settings, tokens: b"",
-    file_name=lambda settings, split, number: f"{split}.bin",
+    named=False,
+    file_name=lambda settings, split, number, of: f"{split}.bin",
     trainer_glob=lambda settings: ("train.bin", "val.bin"),
-    max_shard_tokens=lambda settings: None,
     load_lines=_load_lines,
 )

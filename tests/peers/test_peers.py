@@ -1,0 +1,278 @@
+"""Every format read by the project that owns it: every token, and every document's border."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import reference
+from peer_packages import MUST, peer
+from shard_of import GOLDEN, files_of, shard_of
+
+import tokenmill
+from tokenmill.formats.datatrove import metric
+
+# Warnings of other people's packages are theirs.
+pytestmark = pytest.mark.filterwarnings("ignore")
+SHARDS = "60k"
+
+
+@pytest.fixture(scope="module", params=["gpt2", "o200k_base"])
+def tokenizer(request: pytest.FixtureRequest) -> str:
+    """Ids of 16 and of 32 bits."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def documents(inputs: list[Path], tokenizer: str) -> list[list[int]]:
+    return [ids for _, _, ids in reference.documents(inputs, tokenizer, "append")]
+
+
+@pytest.fixture
+def prepared(inputs: list[Path], tokenizer: str, tmp_path: Path) -> Any:
+    def prepare(format: str, **options: Any) -> Path:
+        out = tmp_path / "out"
+        tokenmill.prepare(
+            inputs, out, format=format, tokenizer=tokenizer, val="docs:9", workers=2, name="x",
+            **options,
+        )  # fmt: skip
+        return out
+
+    return prepare
+
+
+def test_megatron_reads_every_document(prepared: Any, documents: list[list[int]]) -> None:
+    indexed = peer("megatron.core.datasets.indexed_dataset")
+    out = prepared("megatron")
+    found = []
+    for split in ("val", "train"):
+        dataset = indexed.IndexedDataset(str(out / f"x_{split}_text_document"))
+        assert len(dataset.document_indices) == len(dataset) + 1
+        found += [dataset[i].tolist() for i in range(len(dataset))]
+    assert found == documents
+
+
+def test_megatrons_own_builder_writes_the_same_bytes(
+    prepared: Any, documents: list[list[int]], tokenizer: str, tmp_path: Path
+) -> None:
+    indexed = peer("megatron.core.datasets.indexed_dataset")
+    torch = peer("torch")
+    out = prepared("megatron")
+    dtype = np.uint16 if tokenizer == "gpt2" else np.int32
+    assert indexed.DType.optimal_dtype(50257 if tokenizer == "gpt2" else 200019) == dtype
+    builder = indexed.IndexedDatasetBuilder(str(tmp_path / "theirs.bin"), dtype=dtype)
+    for ids in documents[9:]:
+        builder.add_document(torch.tensor(ids, dtype=torch.int64), [len(ids)])
+    builder.finalize(str(tmp_path / "theirs.idx"))
+    for suffix in (".bin", ".idx"):
+        ours = (out / f"x_train_text_document{suffix}").read_bytes()
+        assert ours == (tmp_path / f"theirs{suffix}").read_bytes()
+
+
+def test_datatrove_reads_every_token_and_border(
+    prepared: Any, documents: list[list[int]], tokenizer: str
+) -> None:
+    dataset = peer("datatrove.utils.dataset")
+    out = prepared("datatrove", shard_tokens=SHARDS)
+    length = 64
+    for split, expected in (("val", documents[:9]), ("train", documents[9:])):
+        stream, starts = [], []
+        for path in sorted((out / split).glob("*.ds")):
+            one = dataset.DatatroveFileDataset(
+                str(path), seq_len=length, token_size=2 if tokenizer == "gpt2" else 4,
+                return_positions=True,
+            )  # fmt: skip
+            whole = np.concatenate([one[i]["input_ids"].numpy() for i in range(len(one))])
+            positions = np.concatenate([one[i]["positions"].numpy() for i in range(len(one))])
+            stream.append(whole)
+            starts.append(np.flatnonzero(positions == 0))
+        flat = [t for ids in expected for t in ids]
+        at = 0
+        borders = set(np.cumsum([0] + [len(ids) for ids in expected]).tolist())
+        for path, whole, found in zip(
+            sorted((out / split).glob("*.ds")), stream, starts, strict=True
+        ):
+            assert whole.tolist() == flat[at : at + len(whole)]
+            inside = {b - at for b in borders if at <= b < at + len(whole)}
+            windows = set(range(0, len(whole), length + 1))
+            assert inside <= set(found.tolist()) <= inside | windows
+            at += path.stat().st_size // (2 if tokenizer == "gpt2" else 4)
+        assert at == len(flat)
+    folder = dataset.DatatroveFolderDataset(
+        str(out / "train"), seq_len=length, filename_pattern="*.ds",
+        token_size=2 if tokenizer == "gpt2" else 4,
+    )  # fmt: skip
+    assert len(folder) > 100
+
+
+def test_datatroves_metadata_says_what_humanize_says() -> None:
+    humanize = peer("humanize")
+    for number in (
+        0,
+        1,
+        9,
+        10,
+        999,
+        1000,
+        1001,
+        9999,
+        12345,
+        10**6,
+        10386358700,
+        10**12 + 7,
+        10**15,
+    ):
+        assert metric(number) == humanize.metric(number, unit="T")
+
+
+def test_streaming_reads_every_document_and_checks_every_hash(
+    prepared: Any, documents: list[list[int]]
+) -> None:
+    mds = peer("streaming.base.format.mds.reader")
+    streaming = peer("streaming.base.format")
+    for compression in ("none", "zstd"):
+        out = prepared("mds", shard_tokens=SHARDS, compression=compression, overwrite=True)
+        found = []
+        for split in ("val", "train"):
+            index = json.loads((out / split / "index.json").read_bytes())
+            for shard in index["shards"]:
+                reader = streaming.reader_from_json(str(out), split, shard)
+                assert isinstance(reader, mds.MDSReader)
+                _unpack(reader, out / split)
+                found += [reader[i]["tokens"].tolist() for i in range(len(reader))]
+        assert found == documents
+
+
+def _unpack(reader: Any, folder: Path) -> None:
+    """As a Stream does with a shard that it has at hand: hash, decompress, hash."""
+    hashing, compression = peer("streaming.base.hashing"), peer("streaming.base.compression")
+    raw, packed = reader.file_pairs[0]
+    if packed is not None:
+        content = (folder / packed.basename).read_bytes()
+        assert hashing.get_hash("xxh3_64", content) == packed.hashes["xxh3_64"]
+        (folder / raw.basename).write_bytes(compression.decompress("zstd", content))
+    content = (folder / raw.basename).read_bytes()
+    assert hashing.get_hash("xxh3_64", content) == raw.hashes["xxh3_64"]
+    assert len(content) == raw.bytes
+
+
+def test_a_streaming_dataset_opens_it(prepared: Any, documents: list[list[int]]) -> None:
+    streaming = peer("streaming")
+    out = prepared("mds", shard_tokens=SHARDS)
+    dataset = streaming.StreamingDataset(
+        local=str(out), split="val", batch_size=1, validate_hash="xxh3_64"
+    )
+    assert [dataset[i]["tokens"].tolist() for i in range(len(dataset))] == documents[:9]
+
+
+def test_mds_writer_writes_the_same_bytes(tmp_path: Path) -> None:
+    streaming = peer("streaming")
+    with streaming.MDSWriter(
+        out=str(tmp_path / "theirs"), columns={"tokens": "ndarray:uint16"}, hashes=["xxh3_64"]
+    ) as writer:
+        for ids in GOLDEN:
+            writer.write({"tokens": np.array(ids, np.uint16)})
+    ours = files_of(shard_of("mds"))
+    for name in ("shard.00000.mds", "index.json"):
+        assert ours[f"train/{name}"] == (tmp_path / "theirs" / name).read_bytes()
+
+
+READ_LITDATA = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+from litdata import StreamingDataset, TokensLoader
+folder, block = sys.argv[1], int(sys.argv[2])
+dataset = StreamingDataset(folder, item_loader=TokensLoader(block_size=block), shuffle=False)
+print(json.dumps([dataset[i].tolist() for i in range(len(dataset))]))
+"""
+
+
+def test_litdata_reads_every_token(
+    prepared: Any, documents: list[list[int]], tmp_path: Path
+) -> None:
+    peer("litdata")
+    out = prepared("litdata", shard_tokens=SHARDS)
+    block = 128
+    for split, expected in (("val", documents[:9]), ("train", documents[9:])):
+        done = subprocess.run(
+            [sys.executable, "-c", READ_LITDATA, str(out / split), str(block)],
+            capture_output=True, text=True, timeout=300,
+            env={**os.environ, "HOME": str(tmp_path)},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-2000:]
+        blocks = json.loads(done.stdout.splitlines()[-1])
+        flat = [t for ids in expected for t in ids]
+        manifest = tokenmill.open_dataset(out).manifest
+        read, at = [], 0
+        for file in (f for f in manifest.files if f.kind == "tokens" and f.split == split):
+            whole = file.tokens // block * block  # what is left in a chunk is never read
+            read += [flat[i : i + block] for i in range(at, at + whole, block)]
+            at += file.tokens
+        assert at == len(flat)
+        assert blocks == read
+
+
+def test_litdata_items_are_documents(prepared: Any, documents: list[list[int]]) -> None:
+    """The offsets, which TokensLoader skips, as litdata's own PyTreeLoader uses them."""
+    peer("litdata")
+    out = prepared("litdata", shard_tokens=SHARDS)
+    found = []
+    dtype = tokenmill.open_dataset(out)["train"].tokens.dtype
+    for split in ("val", "train"):
+        for number in range(len(list((out / split).glob("chunk-*.bin")))):
+            content = (out / split / f"chunk-0-{number}.bin").read_bytes()
+            count = int.from_bytes(content[:4], "little")
+            offsets = np.frombuffer(content, "<u4", count + 1, 4)
+            pairs = zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
+            found += [np.frombuffer(content[a:b], dtype).tolist() for a, b in pairs]
+    assert found == documents
+
+
+def test_datasets_opens_the_folder(prepared: Any, documents: list[list[int]]) -> None:
+    datasets = peer("datasets")
+    out = prepared("hf", shard_tokens=SHARDS)
+    opened = datasets.load_from_disk(str(out))
+    rows = [*opened["val"]["ids"], *opened["train"]["ids"]]
+    assert rows == documents
+    assert [*opened["val"]["len"], *opened["train"]["len"]] == [len(ids) for ids in documents]
+
+
+def test_datasets_loads_the_parquet_files(
+    prepared: Any, documents: list[list[int]], tmp_path: Path
+) -> None:
+    datasets = peer("datasets")
+    out = prepared("parquet", shard_tokens=SHARDS)
+    files = {split: str(out / f"{split}-*.parquet") for split in ("val", "train")}
+    opened = datasets.load_dataset("parquet", data_files=files, cache_dir=str(tmp_path / "cache"))
+    assert [*opened["val"]["ids"], *opened["train"]["ids"]] == documents
+
+
+def test_nanogpt_llmc_and_build_nanogpt_as_their_python_loaders_read_them(
+    inputs: list[Path], tmp_path: Path
+) -> None:
+    """numpy alone: so they are read in `make test` too."""
+    after = [ids for _, _, ids in reference.documents(inputs, "gpt2", "append")]
+    before = [ids for _, _, ids in reference.documents(inputs, "gpt2", "prepend")]
+    options: dict[str, Any] = {"workers": 2, "name": "x"}
+    tokenmill.prepare(inputs, tmp_path / "n", format="nanogpt", val="docs:9", **options)
+    flat = [t for ids in after[9:] for t in ids]
+    assert np.memmap(tmp_path / "n/train.bin", np.uint16, mode="r").tolist() == flat
+    tokenmill.prepare(
+        inputs, tmp_path / "b", format="build-nanogpt", shard_tokens=SHARDS, **options
+    )
+    shards = sorted(s for s in os.listdir(tmp_path / "b") if "train" in s)
+    loaded = [np.load(tmp_path / "b" / s).astype(np.int32) for s in shards]
+    held = np.load(tmp_path / "b/x_val_000000.npy")
+    assert np.concatenate([held, *loaded]).tolist() == [t for ids in before for t in ids]
+
+
+@pytest.mark.skipif(not MUST, reason="the others say it themselves")
+def test_nothing_was_skipped_for_want_of_a_package() -> None:
+    for name in ("datatrove", "litdata", "streaming", "megatron.core", "datasets", "humanize"):
+        peer(name)

@@ -1,0 +1,549 @@
+"""From one format to others: `export`, several formats from one run, and short last shards."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import msgspec
+import numpy as np
+import pytest
+import xxhash
+from conftest import dataset_bytes
+from conftest import tokenmill as command
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shard_of import InMemory
+
+import tokenmill
+from reliability.small_job import died, in_child, using
+from tokenmill import exporting, production, shards
+from tokenmill.editions import cuts_of
+from tokenmill.errors import RefusedError, TokenmillError, UsageError, VerificationError
+from tokenmill.failpoints import FaultyDisk, Operation, WatchedDisk
+from tokenmill.formats import FORMATS
+from tokenmill.manifest import Manifest, checksum_of_digests
+from tokenmill.options import Options, plan_settings
+from tokenmill.pack import CutRule, frame_of
+from tokenmill.shards import Reframed, ShardView
+
+SHARDS = "30k"
+OURS = ("manifest.json", "index/pieces")  # of an export they name its source, and its pieces
+PLANS_OWN = ("state.json",)  # of `datasets`: holds the plan's fingerprint
+
+
+def options_for(*formats: str, **more: Any) -> dict[str, Any]:
+    sharded = all(FORMATS[format].sharded for format in formats)
+    return {"format": ",".join(formats)} | ({"shard_tokens": SHARDS} if sharded else {}) | more
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    """What a trainer or a reader of ours finds, without what is bound to how it was made."""
+    return {
+        name: content
+        for name, content in dataset_bytes(folder).items()
+        if name not in OURS and not name.endswith(PLANS_OWN)
+    }
+
+
+@pytest.fixture(scope="module")
+def inputs(inputs: list[Path]) -> list[Path]:
+    """Some of them, of three kinds: there is much to convert."""
+    return [inputs[2], inputs[3], inputs[6]]
+
+
+@pytest.fixture(scope="module")
+def source(inputs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of llm.c's shards, documents cut by their borders."""
+    out = tmp_path_factory.mktemp("source") / "out"
+    tokenmill.prepare(inputs, out, workers=2, name="x", **options_for("llmc", val=0.1))
+    return out
+
+
+# --- export ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_an_export_is_what_prepare_would_have_written(
+    format: str, source: Path, inputs: list[Path], tmp_path: Path
+) -> None:
+    options = options_for(format)
+    result = tokenmill.export(source, tmp_path / "e", **options)
+    tokenmill.prepare(inputs, tmp_path / "p", workers=0, name="x", val=0.1, **options)
+    assert files_in(tmp_path / "e") == files_in(tmp_path / "p")
+    assert tokenmill.verify(tmp_path / "e").problems == []
+    assert tokenmill.verify_deep(tmp_path / "e", sample="50").ok
+    assert not (tmp_path / "e/.tokenmill").exists()
+    assert tokenmill.export(source, tmp_path / "e", **options).already_done
+    assert result.manifest.counts == Manifest.load(source / "manifest.json").counts
+
+
+@pytest.mark.parametrize("through", ["mds", "hf", "parquet", "litdata", "megatron", "flat"])
+def test_there_and_back_are_the_same_files(through: str, source: Path, tmp_path: Path) -> None:
+    tokenmill.export(source, tmp_path / "there", **options_for(through))
+    tokenmill.export(tmp_path / "there", tmp_path / "back", name="x", **options_for("llmc"))
+    assert files_in(tmp_path / "back") == files_in(source)
+
+
+@pytest.mark.parametrize("eots", [("append", "prepend"), ("prepend", "append"), ("append", "none")])
+@pytest.mark.parametrize("bos", [None, 1234])
+def test_separators_move_with_their_documents(
+    eots: tuple[str, str], bos: int | None, inputs: list[Path], tmp_path: Path
+) -> None:
+    before, after = eots
+    given = {"workers": 0, "val": "tokens:5000", "bos_token": bos}
+    tokenmill.prepare(inputs[:2], tmp_path / "a", eot=before, **given)
+    tokenmill.export(tmp_path / "a", tmp_path / "e", format="flat", eot=after)
+    held = tokenmill.open_dataset(tmp_path / "e").manifest.splits[0].documents
+    if after == "none":
+        given["val"] = f"docs:{held}"
+    tokenmill.prepare(inputs[:2], tmp_path / "p", format="flat", eot=after, **given)
+    assert files_in(tmp_path / "e") == files_in(tmp_path / "p")
+    made, wanted = (Manifest.load(tmp_path / name / "manifest.json") for name in "ep")
+    assert made.counts == wanted.counts
+    assert made.sources == wanted.sources
+
+
+def test_a_shard_held_out_stays_held_out(inputs: list[Path], tmp_path: Path) -> None:
+    tokenmill.prepare(inputs, tmp_path / "a", workers=0, **options_for("llmc", val="shard"))
+    tokenmill.export(tmp_path / "a", tmp_path / "e", format="megatron")
+    a, e = (tokenmill.open_dataset(tmp_path / name) for name in "ae")
+    # the document that the border cut in two is whole, and in val, where it begins
+    assert len(e["val"].documents) == len(a["val"].documents)
+    assert len(e["train"].documents) == len(a["train"].documents) - 1
+    assert [d.tolist() for d in e["val"].documents][:-1] == [
+        [*d.tolist()[1:], 50256] for d in a["val"].documents
+    ][:-1]
+
+
+def test_a_damaged_dataset_is_not_exported(source: Path, tmp_path: Path) -> None:
+    shutil.copytree(source, tmp_path / "a")
+    victim = tmp_path / "a/x_train_000001.bin"
+    content = bytearray(victim.read_bytes())
+    content[5000] ^= 1
+    victim.write_bytes(content)
+    with pytest.raises(VerificationError, match="is damaged") as error:
+        tokenmill.export(tmp_path / "a", tmp_path / "e", format="nanogpt")
+    assert "x_train_000001.bin: changed in bytes" in error.value.message
+    assert not (tmp_path / "e").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"format": "modded", "eot": "append"}, UsageError, "finds documents by the 50256"),
+        ({"format": "mds", "cut": "exact"}, UsageError, "none may be cut in two"),
+        ({"format": "nope"}, UsageError, "unknown format"),
+        ({"format": "nanogpt", "val": "none"}, UsageError, "no val"),
+    ],
+)
+def test_an_export_that_cannot_be_is_refused(
+    options: dict[str, Any], error: type[TokenmillError], message: str, source: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=message):
+        tokenmill.export(source, tmp_path / "e", **options)
+    assert not (tmp_path / "e").exists()
+
+
+def test_an_export_refuses_its_source_as_output_and_anothers_output(
+    source: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="is the dataset itself"):
+        tokenmill.export(source, source, format="mds")
+    tokenmill.export(source, tmp_path / "e", format="flat")
+    with pytest.raises(RefusedError, match="another plan"):
+        tokenmill.export(source, tmp_path / "e", format="nanogpt")
+    tokenmill.export(source, tmp_path / "e", format="nanogpt", overwrite=True)
+    assert sorted(p.name for p in (tmp_path / "e").iterdir()) == [
+        "index", "manifest.json", "run.json", "train.bin", "val.bin",
+    ]  # fmt: skip
+
+
+class Counting(WatchedDisk):
+    operations = 0
+
+    def perform(self, operation: Operation, call: Any, *args: Any) -> Any:
+        self.operations += 1
+        return super().perform(operation, call, *args)
+
+
+def killed_at_some(run: Any, folder: Path) -> None:
+    """Kill `run` before some of its operations on the disk, resume it: the same bytes."""
+    clean, disk = folder / "clean", Counting()
+    with using(disk):
+        run(clean)
+    expected = dataset_bytes(clean)
+    for at in range(9, disk.operations, disk.operations // 8):
+        out = folder / f"o{at}"
+        with using(FaultyDisk(f"kill@{at}")):
+            code, said = in_child(lambda out=out: run(out))
+        assert died(code), said
+        visible = [p for p in out.rglob("*") if p.is_file() and ".tokenmill" not in p.parts]
+        if (out / "manifest.json").exists():
+            assert tokenmill.verify(out).ok
+        else:
+            assert not visible or (out / ".tokenmill/commit.json").exists()
+        run(out)
+        assert dataset_bytes(out) == expected, f"killed before operation {at}"
+        assert not (out / ".tokenmill").exists()
+        shutil.rmtree(out)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", ["mds", "datatrove"])
+def test_an_export_killed_anywhere_is_resumed_to_the_same_bytes(
+    format: str, source: Path, tmp_path: Path
+) -> None:
+    killed_at_some(lambda out: tokenmill.export(source, out, **options_for(format)), tmp_path)
+
+
+def test_a_resumed_export_makes_only_what_is_missing_or_damaged(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clean, out = tmp_path / "clean", tmp_path / "o"
+    tokenmill.export(source, clean, **options_for("mds"))
+    with monkeypatch.context() as patch:
+        patch.setattr(exporting, "carry_out", lambda decision, workspace: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            tokenmill.export(source, out, **options_for("mds"))
+    damaged = out / ".tokenmill/files/mds-tokens-train-000001"
+    content = bytearray(damaged.read_bytes())
+    content[100] ^= 1
+    damaged.write_bytes(content)
+    made: list[str] = []
+    note = production.Production._note
+
+    def noting(self: production.Production, one: production.Made) -> None:
+        made.append(one.working)
+        note(self, one)
+
+    monkeypatch.setattr(production.Production, "_note", noting)
+    tokenmill.export(source, out, **options_for("mds"))
+    assert made == ["mds-tokens-train-000001"]
+    assert dataset_bytes(out) == dataset_bytes(clean)
+
+
+def test_the_command_exports_and_says_what_it_wrote(source: Path, tmp_path: Path) -> None:
+    done = command("export", source, "-o", tmp_path / "e", "--format", "megatron")
+    assert done.returncode == 0, done.stderr
+    assert "x_train_text_document.bin" in done.stdout
+    assert "megatron train:" in done.stdout
+    refused = command(
+        "export", source, "-o", tmp_path / "e", "--format", "megatron", "--eot", "none"
+    )
+    assert refused.returncode == 2
+    assert "eot: append -> none" in refused.stderr
+    assert command("export", source, "-o", tmp_path / "f").returncode == 2
+
+
+# --- several formats from one run ------------------------------------------------------------
+
+
+GROUPS = [
+    ("llmc", "megatron", {"val": 0.1}),
+    ("hf", "parquet", {}),
+    ("mds", "llmc", {}),
+    ("nanogpt", "datatrove", {}),
+    ("build-nanogpt", "litdata", {"val": "shard"}),
+]
+
+
+@pytest.mark.parametrize(("one", "two", "options"), GROUPS)
+def test_several_formats_of_one_run_are_those_of_several_runs(
+    one: str, two: str, options: dict[str, Any], inputs: list[Path], tmp_path: Path
+) -> None:
+    both = tmp_path / "both"
+    result = tokenmill.prepare(
+        inputs, both, workers=2, name="x", **options_for(one, two, **options)
+    )
+    assert {s.format for s in result.manifest.splits} == {one, two}
+    for format in (one, two):
+        alone = tmp_path / format
+        val = options.get("val", FORMATS[one].val)  # one rule for all: the first one's
+        shards = {"shard_tokens": SHARDS} if "shard_tokens" in options_for(one, two) else {}
+        tokenmill.prepare(inputs, alone, workers=0, name="x", format=format, val=val, **shards)
+        theirs = {k: v for k, v in files_in(alone).items() if not k.startswith("index/")}
+        assert files_in(both / format) == theirs
+        a, b = tokenmill.open_dataset(both, format=format), tokenmill.open_dataset(alone)
+        assert list(a) == list(b)
+        assert all(
+            np.array_equal(x, y)
+            for s in b
+            for x, y in zip(a[s].documents, b[s].documents, strict=True)
+        )
+    assert [p.name for p in sorted(both.iterdir())] == sorted(
+        ["index", "manifest.json", "run.json", one, two]
+    )
+    assert tokenmill.verify(both).problems == []
+    assert tokenmill.verify_deep(both, sample="50").ok
+
+
+def test_a_first_shard_is_held_out_only_where_all_formats_have_shards() -> None:
+    for formats, val in (
+        ("llmc,megatron", "0.0005"),
+        ("llmc,mds", "shard"),
+        ("megatron,llmc", "none"),
+        ("nanogpt,llmc", "0.0005"),
+    ):
+        assert str(plan_settings(Options(format=formats), "out").val) == val
+
+
+def test_an_explicit_option_holds_for_all_formats(inputs: list[Path], tmp_path: Path) -> None:
+    result = tokenmill.prepare(
+        inputs[0], tmp_path / "o", format="nanogpt,megatron", eot="none", dtype="uint32", workers=0
+    )
+    settings = result.manifest.plan["settings"]
+    assert (settings["eot"], settings["dtype"]) == ("none", "uint32")
+    assert [(m["eot"], m["dtype"]) for m in settings["more"]] == [("none", "uint32")]
+    again = tokenmill.prepare(
+        inputs[0], tmp_path / "o", format="nanogpt,megatron", eot="none", dtype="uint32", workers=0
+    )
+    assert again.already_done
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"format": "llmc,nanogpt", "val": "shard"}, "--val shard: nanogpt has no shards"),
+        ({"format": "llmc,llmc"}, "named twice"),
+        ({"format": "llmc,megatron", "val": 0.1, "shard_tokens": "1M"}, "one file per split"),
+        ({"format": "llmc,mds", "cut": "exact"}, "none may be cut in two"),
+        ({"format": "llmc,"}, "unknown format ''"),
+    ],
+)
+def test_formats_that_do_not_go_together_are_refused(
+    options: dict[str, Any], message: str, inputs: list[Path], tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError) as error:
+        tokenmill.prepare(inputs[0], tmp_path / "o", **options)
+    assert message in error.value.message
+
+
+def test_a_run_in_several_formats_is_overwritten_whole(inputs: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "o"
+    tokenmill.prepare(inputs[0], out, workers=0, format="mds,hf,llmc", val="none")
+    with pytest.raises(RefusedError, match="more: mds, hf -> none"):
+        tokenmill.prepare(inputs[0], out, workers=0, format="llmc", val="none")
+    tokenmill.prepare(inputs[0], out, workers=0, overwrite=True)
+    assert sorted(p.name for p in out.iterdir()) == [
+        "index", "manifest.json", "run.json", "train.bin", "val.bin",
+    ][: len(list(out.iterdir()))]  # fmt: skip
+    assert not (out / "mds").exists()
+
+
+def test_nothing_is_written_through_a_linked_folder(inputs: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    for name in ("train", "mds/val", "hf"):
+        out = tmp_path / name.replace("/", "-")
+        (out / name).parent.mkdir(parents=True)
+        (out / name).symlink_to(tmp_path / "elsewhere")
+        (out / ".tokenmill").mkdir()
+        with pytest.raises(RefusedError, match="a link"):
+            tokenmill.prepare(inputs[0], out, workers=0, format="mds")
+    assert not os.listdir(tmp_path / "elsewhere")
+
+
+def test_nothing_is_removed_through_a_linked_folder(inputs: list[Path], tmp_path: Path) -> None:
+    """A manifest from somebody else names a file in a folder that leads elsewhere."""
+    out, elsewhere = tmp_path / "o", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "victim").write_text("mine")
+    tokenmill.prepare(inputs[0], out, workers=0)
+    manifest = Manifest.load(out / "manifest.json")
+    for folder, message in (("evil", "not its own"), ("train", "a link"), ("hf/val", "a link")):
+        entry = msgspec.structs.replace(manifest.files[0], path=f"{folder}/victim")
+        hostile = msgspec.structs.replace(manifest, files=[*manifest.files, entry]).sealed()
+        (out / "manifest.json").write_bytes(hostile.encode())
+        (out / folder).parent.mkdir(exist_ok=True)
+        (out / folder).symlink_to(elsewhere)
+        with pytest.raises(RefusedError, match=message):
+            tokenmill.prepare(inputs[0], out, workers=0, overwrite=True)
+        assert (elsewhere / "victim").read_text() == "mine"
+        assert (out / "manifest.json").exists()
+        (out / folder).unlink()
+
+
+def test_the_command_tells_of_all_formats(inputs: list[Path], tmp_path: Path) -> None:
+    done = command(
+        "prepare", inputs[0], "-o", tmp_path / "o", "--format", "nanogpt,hf", "--val", "0.2"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "-> nanogpt, hf in" in done.stderr
+    assert "load_from_disk" in done.stdout
+    assert "/nanogpt/train.bin" in done.stdout
+    plan = command("plan", inputs[0], "-o", tmp_path / "p", "--format", "llmc,hf", "--val", "0.2")
+    assert plan.returncode == 0, plan.stderr
+    assert "llmc/p_train_000001.bin" in plan.stdout
+    assert "hf/train/data-00000-of-00001.arrow" in plan.stdout
+
+
+def test_verify_deep_compares_every_format_with_the_first(
+    inputs: list[Path], tmp_path: Path
+) -> None:
+    """A token changed in one of them, and all checksums made right again."""
+    out = tmp_path / "o"
+    tokenmill.prepare(inputs[:1], out, workers=0, format="nanogpt,flat", val="none")
+    with (out / "flat/train_tokens.bin").open("r+b") as file:
+        file.seek(4 * 321)
+        file.write(struct.pack("<I", 4321))
+    assert not tokenmill.verify(out).ok
+    seal(out)
+    assert tokenmill.verify(out).ok
+    problems = tokenmill.verify_deep(out, sample="1").problems
+    assert [p.kind for p in problems] == ["token"]
+    assert problems[0].message.startswith("flat: tokens 0 to ")
+
+
+def seal(out: Path) -> None:
+    """Checksums and manifest as if the files had always been so."""
+    manifest = Manifest.load(out / "manifest.json")
+    table, files = b"", []
+    for entry in manifest.files:
+        content = (out / entry.path).read_bytes()
+        if entry.kind == "pieces":
+            content = table
+            (out / entry.path).write_bytes(table)
+        digest = struct.pack("<Q", xxhash.xxh3_64_intdigest(content))
+        if entry.kind not in ("units", "pieces"):
+            table += struct.pack("<Q", len(content)) + digest
+        files.append(
+            msgspec.structs.replace(
+                entry, checksum=checksum_of_digests(digest), pieces=1, size=len(content)
+            )
+        )
+    sealed = msgspec.structs.replace(manifest, files=files).sealed()
+    (out / "manifest.json").write_bytes(sealed.encode())
+
+
+@given(st.data())
+@settings(max_examples=300, deadline=None)
+def test_any_documents_in_any_frame_are_cut_into_the_same_documents(data: st.DataObject) -> None:
+    """Ranges of tokens, shards and documents of a stream that is framed and cut anew."""
+    small = {"BLOCK_DOCUMENTS": 4, "BLOCK_TOKENS": 16, "LOOKED_THROUGH": 2}
+    with mock.patch.multiple(shards, **data.draw(st.sampled_from([small, {"BLOCK_TOKENS": 99}]))):
+        cut_and_compare(data)
+
+
+def cut_and_compare(data: st.DataObject) -> None:
+    bos = data.draw(st.sampled_from([None, 7]))
+    documents = data.draw(st.lists(st.lists(st.integers(8, 99), max_size=9), max_size=30))
+    sides = data.draw(st.tuples(*[st.sampled_from(["append", "prepend", "none"])] * 2))
+    if sides[0] == "none":
+        sides = ("none", "none")
+    cut = data.draw(st.sampled_from(["exact", "document"]))
+    old, new = (
+        plan_settings(
+            Options(
+                format="llmc", eot=eot, cut=cut, bos_token=bos,
+                shard_tokens=data.draw(st.integers(1, 40)),
+                val=data.draw(st.sampled_from(["none", "docs:3", "tokens:11", "shard"])),
+            ),
+            "out",
+        )
+        for eot in sides
+    )  # fmt: skip
+    stored, expected = (
+        [[t for part in (before, ids, after) for t in part] for ids in documents]
+        for before, after in (frame_of(old), frame_of(new))
+    )
+    stream = Reframed(InMemory(stored, old), new)
+    flat = [t for ids in expected for t in ids]
+    assert stream.tokens == len(flat)
+    start = data.draw(st.integers(0, len(flat)))
+    stop = data.draw(st.integers(start, len(flat)))
+    assert stream.read(start, stop).tolist() == flat[start:stop]
+    cuts = cuts_of(stream, CutRule.all_of(new)[0])
+    assert sum(cut.tokens for cut in cuts) == len(flat)
+    if not cuts:
+        return
+    assert sum(cut.documents for cut in cuts) == len(expected)
+    views = [ShardView(stream, one) for one in cuts]
+    assert [t for shard in views for part in shard.bare() for t in part.tolist()] == flat
+    if cut == "document":
+        found = []
+        for shard in views:
+            for tokens, lengths in shard.blocks():
+                ends = np.cumsum(lengths).tolist()
+                found += [
+                    tokens[b - n : b].tolist() for b, n in zip(ends, lengths.tolist(), strict=True)
+                ]
+        assert found == expected
+
+
+# --- the last shard --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", ["llmc", "modded", "mds", "datatrove"])
+def test_a_short_last_shard_is_merged_kept_or_refused(
+    format: str, inputs: list[Path], tmp_path: Path
+) -> None:
+    kept = tokenmill.prepare(
+        inputs, tmp_path / "k", workers=2, name="x", **options_for(format, val=0.1)
+    )
+    train = [f.tokens for f in kept.manifest.files if f.kind == "tokens" and f.split == "train"]
+    least = train[-1] + 1
+    options = options_for(format, val=0.1, min_shard_tokens=least, workers=2, name="x")
+    val = [f.tokens for f in kept.manifest.files if f.kind == "tokens" and f.split == "val"]
+    options["val"] = "none" if val[-1] < least else 0.1
+    merged = tokenmill.prepare(inputs, tmp_path / "m", last_shard="merge", **options)
+    files = [f for f in merged.manifest.files if f.kind == "tokens" and f.split == "train"]
+    assert files[-1].tokens >= least
+    assert tokenmill.verify(tmp_path / "m").problems == []
+    assert tokenmill.verify_deep(tmp_path / "m", sample="50").ok
+    alone = tokenmill.prepare(
+        inputs, tmp_path / "a", workers=0, name="x", **options_for(format, val=options["val"])
+    )
+    a, m = (tokenmill.open_dataset(tmp_path / name)["train"] for name in "am")
+    assert np.array_equal(a.tokens[:], m.tokens[:])
+    if [f.tokens for f in alone.manifest.files if f.kind == "tokens"][-1] < least:
+        with pytest.raises(TokenmillError, match="the last train shard would hold"):
+            tokenmill.prepare(inputs, tmp_path / "r", last_shard="refuse", **options)
+        assert not (tmp_path / "r/manifest.json").exists()
+
+
+@pytest.mark.slow
+def test_a_merge_killed_anywhere_gives_the_same_bytes(inputs: list[Path], tmp_path: Path) -> None:
+    def run(out: Path) -> None:
+        tokenmill.prepare(
+            inputs[:2], out, workers=0, format="llmc", val="none", name="x", encoder_check=False,
+            shard_tokens="50k", min_shard_tokens="49k", last_shard="merge",
+        )  # fmt: skip
+
+    killed_at_some(run, tmp_path)
+    tokens = [f.tokens for f in Manifest.load(tmp_path / "clean/manifest.json").files if f.tokens]
+    assert tokens[-1] > 50_000
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"format": "nanogpt", "last_shard": "merge"}, "has no shards"),
+        ({"format": "mds", "last_shard": "merge"}, "has no minimum"),
+        ({"format": "llmc", "last_shard": "drop"}, "must be one of keep, merge, refuse"),
+        ({"format": "llmc", "last_shard": "merge", "min_shard_tokens": "x"}, "not a number"),
+    ],
+)
+def test_last_shard_rules_that_cannot_be_are_refused(
+    options: dict[str, Any], message: str, inputs: list[Path], tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError) as error:
+        tokenmill.prepare(inputs[0], tmp_path / "o", **options)
+    assert message in error.value.message
+
+
+def test_plan_says_what_will_become_of_a_short_last_shard(
+    inputs: list[Path], tmp_path: Path
+) -> None:
+    given = ["plan", inputs[0], "-o", tmp_path / "o", "--val", "none"]
+    llmc = [*given, "--format", "llmc", "--shard-tokens", "200k", "--min-shard-tokens", "199k"]
+    assert "a trainer may refuse it" in command(*llmc).stdout
+    assert "`prepare` will refuse it" in command(*llmc, "--last-shard", "refuse").stdout
+    assert "merged into the one before" in command(*llmc, "--last-shard", "merge").stdout
+    alone = [*given, "--format", "llmc", "--min-shard-tokens", "9M", "--last-shard", "merge"]
+    assert "none before it to merge it with" in command(*alone).stdout
+    modded = command(*given, "--format", "modded").stdout
+    assert "modded-nanogpt needs 2" in modded
