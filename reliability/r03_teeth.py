@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # a mutant must be in place before the package is imported
 ID = "R3"
 PROMISE = "the tests have teeth"
 MARK = "at least 15 mutants, all caught"
-POWER_STATES = 1500
+POWER_STATES = 2000
 
 
 def run(check: Check) -> str:

@@ -375,6 +375,7 @@ def test_the_command_tells_of_all_formats(inputs: list[Path], tmp_path: Path) ->
     assert "-> nanogpt, hf in" in done.stderr
     assert "load_from_disk" in done.stdout
     assert "/nanogpt/train.bin" in done.stdout
+    assert "also       hf" in command("inspect", tmp_path / "o").stdout
     plan = command("plan", inputs[0], "-o", tmp_path / "p", "--format", "llmc,hf", "--val", "0.2")
     assert plan.returncode == 0, plan.stderr
     assert "llmc/p_train_000001.bin" in plan.stdout

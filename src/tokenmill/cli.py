@@ -87,7 +87,7 @@ def _report(error: TokenmillError) -> int:
     word = "interrupted" if isinstance(error, Interrupted) else "error"
     click.echo(f"{click.style(word, fg='red', bold=True)}: {error.message}", err=True)
     if isinstance(error, Interrupted):
-        if sys.argv[1:2] == ["prepare"]:
+        if sys.argv[1:2] in (["prepare"], ["export"], ["import"]):
             click.echo(f"resume with: {safe(_same_command())}", err=True)
     elif error.hint:
         click.echo(f"{click.style('hint', fg='cyan')}: {error.hint}", err=True)
