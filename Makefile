@@ -48,7 +48,7 @@ test-peers: $(VENV)-peers/.installed
 
 $(VENV)-peers/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-peers
-	$(VENV)-peers/bin/python -m pip --disable-pip-version-check -q install -e '.[dev,peers]'
+	$(VENV)-peers/bin/python -m pip --disable-pip-version-check -q install -e '.[peers]'
 	$(VENV)-peers/bin/python -m pip --disable-pip-version-check -q install --no-deps \
 	  litdata==0.2.76 mosaicml-streaming==0.13.0
 	@touch $@

@@ -59,7 +59,8 @@ def check_answer(
             return
         assert hit, "an error without a fault"
         assert said.startswith("StorageError:"), "not reported as a fault of the disk"
-        assert str(output.parent) in said, "the error does not name the path"
+        named = any(str(path) in said for path in job.touched(output))
+        assert named, "the error does not name the path"
         assert not full or "bytes were needed" in said, "the error does not say what is needed"
     except AssertionError as error:
         raise AssertionError(f"at {hit or 'no fault'}: {error} (exit {code}: {said})") from None

@@ -21,6 +21,7 @@ ID = "R3"
 PROMISE = "the tests have teeth"
 MARK = "at least 15 mutants, all caught"
 POWER_STATES = 1500
+EXPORT_STATES = 300
 
 
 def run(check: Check) -> str:
@@ -92,8 +93,11 @@ def _power(jobs: list[Job], folder: Path, seed: int) -> Cases:
     from reliability.r02_power_loss import power_case, stories
 
     check = Check(folder, seed=seed)
-    told = stories([jobs[0], jobs[2], jobs[-1]], folder)
-    for number in range(POWER_STATES):
+    told = stories([jobs[0], jobs[2]], folder)
+    exported = stories([jobs[-1]], folder / "exports")
+    for number in range(POWER_STATES + EXPORT_STATES):
+        if number == POWER_STATES:
+            told = exported
         story = told[number % len(told)]
         name = f"{MODELS[number // len(told) % 2]} {story.name} {number}"
         yield name, partial(power_case, check, story, name)

@@ -76,6 +76,10 @@ class Job:
         """As the user would type it the first time."""
         return self.run(output, overwrite=self.overwrites is not None)
 
+    def touched(self, output: Path) -> list[Path]:
+        """The folders in which a fault of the disk can strike."""
+        return [output.parent]
+
     def before(self, output: Path) -> None:
         """What is in the folder before the job begins."""
         if self.overwrites is not None:
@@ -136,6 +140,9 @@ class ExportJob(Job):
     def run(self, output: Path, workers: int | None = None, **more: Any) -> pipeline.Result:
         result = tokenmill.export(self.inputs[0], output, **self.options, **more)
         return msgspec.structs.replace(result, run={"units_resumed": 0})
+
+    def touched(self, output: Path) -> list[Path]:
+        return [output.parent, *self.inputs]
 
 
 def small_jobs(folder: Path, only: str = "") -> list[Job]:

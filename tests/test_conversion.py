@@ -375,6 +375,7 @@ def test_the_command_tells_of_all_formats(inputs: list[Path], tmp_path: Path) ->
     assert "-> nanogpt, hf in" in done.stderr
     assert "load_from_disk" in done.stdout
     assert "/nanogpt/train.bin" in done.stdout
+    assert "also       hf" in command("inspect", tmp_path / "o").stdout
     plan = command("plan", inputs[0], "-o", tmp_path / "p", "--format", "llmc,hf", "--val", "0.2")
     assert plan.returncode == 0, plan.stderr
     assert "llmc/p_train_000001.bin" in plan.stdout
@@ -533,6 +534,19 @@ def test_last_shard_rules_that_cannot_be_are_refused(
     with pytest.raises(UsageError) as error:
         tokenmill.prepare(inputs[0], tmp_path / "o", **options)
     assert message in error.value.message
+
+
+def test_a_run_warns_of_a_shard_that_its_trainer_may_refuse(
+    inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if llm.c wanted 29,999 tokens: the last shard has fewer, and is kept."""
+    small = msgspec.structs.replace(FORMATS["llmc"], min_shard_tokens=29_999)
+    monkeypatch.setitem(FORMATS, "llmc", small)
+    result = tokenmill.prepare(inputs, tmp_path / "o", workers=0, **options_for("llmc", val="none"))
+    told = [warning for warning in result.warnings if "--last-shard merge" in warning]
+    short = [f for f in result.manifest.files if f.kind == "tokens" and f.tokens < 29_999]
+    assert len(told) == len(short) == 1
+    assert told[0].startswith(short[0].path)
 
 
 def test_plan_says_what_will_become_of_a_short_last_shard(

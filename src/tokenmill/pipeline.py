@@ -376,7 +376,7 @@ def _warnings(manifest: Manifest, settings: PlanSettings) -> list[str]:
     lines = [
         f"the {split.name} split is empty: no file was written for it"
         for split in manifest.splits
-        if split.tokens == 0
+        if split.tokens == 0 and split.format == settings.format
     ]
     for layout in settings.layouts:
         minimum = get_format(layout.format).min_shard_tokens

@@ -170,6 +170,9 @@ def summary_lines(summary: Summary) -> list[str]:
         f"  format     {s['format']}, {s['dtype']}, eot {s['eot']}{shards}, val {val}",
         f"  tokenizer  {s['tokenizer']} ({s['vocab_size']:,} ids, separator {s['eot_id']})",
     ]
+    if s["more"]:
+        others = ", ".join(layout["format"] for layout in s["more"])
+        lines.append(f"  also       {others}, the same documents")
     if summary.made:
         lines.append(f"  made       {summary.made.get('finished', '?')}")
     for split in summary.splits:

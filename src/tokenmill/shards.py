@@ -80,6 +80,8 @@ class Reframed:
         return low + int(np.searchsorted(self.ends(low, high), token, side="right"))
 
     def read(self, start: int, stop: int) -> Array:
+        if stop <= start:
+            return np.zeros(0, self.dtype)
         if self._same:
             tokens = self.stored.read(start, stop)
         elif self._moved:
@@ -102,9 +104,9 @@ class Reframed:
         low, high = start + self._moved, stop + self._moved
         parts = [self.stored.read(max(0, low), min(self.tokens, high))]
         separator = np.array(self._frame(), parts[0].dtype)
-        if low < 0 and stop > start:
+        if low < 0:
             parts.insert(0, separator)
-        if high > self.tokens and stop > start:
+        if high > self.tokens:
             parts.append(separator)
         return np.concatenate(parts)
 
