@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +15,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from conftest import token_bytes, tokenmill, write_parquet
 from loopback_hub import Answer, Hub, Repo, Request, running_hub, sha256
@@ -284,6 +287,27 @@ def test_files_that_are_not_kept_are_gone_when_done_and_few_at_any_time(
     assert len(world.content_requests()) == 16
 
 
+def test_files_without_a_row_do_not_take_the_place_of_those_to_come(world: World) -> None:
+    """Nothing of them ever becomes durable, and only a few files may lie on disk."""
+    schema = pyarrow.schema([("text", pyarrow.string())])
+    pyarrow.parquet.ParquetWriter(world.folder / "empty.parquet", schema).close()
+    empty = (world.folder / "empty.parquet").read_bytes()
+    files = {f"some/{i}.parquet": empty for i in range(5)}
+    world.repo.commit({**files, "some/9.parquet": world.contents[FILES[0]]})
+    command = [sys.executable, "-m", "tokenmill", "prepare", f"hf://datasets/{EDU}/some"]
+    command += ["-o", str(world.out), "--no-keep-downloads", "--downloads", "1"]
+    subprocess.run(command, env=world.env, check=True, capture_output=True, timeout=60)
+    ok(tokenmill("prepare", world.local[0], "-o", world.folder / "same"))
+    assert token_bytes(world.out) == token_bytes(world.folder / "same")
+
+
+def test_a_file_with_brackets_in_its_name_can_be_named(world: World) -> None:
+    world.repo.commit({"x/[a].parquet": world.contents[FILES[0]], "x/a.parquet": b"another"})
+    ok(world.run("prepare", f"hf://datasets/{EDU}/x/[a].parquet", "-o", world.out))
+    ok(tokenmill("prepare", world.local[0], "-o", world.folder / "same"))
+    assert token_bytes(world.out) == token_bytes(world.folder / "same")
+
+
 def test_a_file_that_was_in_the_cache_before_stays_there(world: World) -> None:
     ok(world.prepare())
     kept = world.blobs()
@@ -338,6 +362,24 @@ def test_a_busy_server_before_the_redirect_is_waited_for(world: World) -> None:
     world.hub.fault("/resolve/", Answer(status=429, headers={"Retry-After": "1"}), 1, method="HEAD")
     ok(world.prepare())
     assert token_bytes(world.out) == world.expected()
+
+
+def test_a_hub_that_never_answers_is_not_waited_for_for_ever(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library asks for lists without a limit in time."""
+    from tokenmill.errors import SourceError
+    from tokenmill.remote import hub, patience
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_ETAG_TIMEOUT", 0.1)
+    monkeypatch.setattr(patience, "ATTEMPTS", 2)
+    monkeypatch.setenv("TOKENMILL_RETRY_SECONDS", "0.01")
+    address = hub.HubAddress(kind="dataset", repo=EDU, revision="main", path="sample/10BT")
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{mute.getsockname()[1]}")
+        for pin in ("", world.commit):
+            with pytest.raises(SourceError, match="timed out"):
+                hub.find_on_hub(address, pin, hub.Shelf(lambda _: None), (".parquet",))
 
 
 def test_a_server_that_stays_down_ends_the_run_with_a_message_and_it_resumes(world: World) -> None:

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import xxhash
@@ -31,6 +32,7 @@ from tokenmill.remote.patience import chain_of, patiently, status_of, why
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 SHOWN = 12
+ANSWER_TIMEOUTS = 3  # a list of a thousand files takes longer than an ETag
 # What stands beside the data in a repository.
 NO_DATA = re.compile(
     r"(README|LICENSE|NOTICE)[^/]*|[^/]*\.(md|py|ya?ml)|dataset_infos?\.json", re.I
@@ -116,16 +118,7 @@ def _passed_over(path: str) -> str:
 class _Finder:
     def __init__(self, address: HubAddress, shelf: Shelf) -> None:
         self.address, self.shelf = address, shelf
-        self._api: Any = None
         self.cache = HubCache(address)
-
-    @property
-    def api(self) -> Any:
-        if self._api is None:
-            from huggingface_hub import HfApi
-
-            self._api = HfApi(endpoint=endpoint(), library_name="tokenmill")
-        return self._api
 
     def commit(self) -> str:
         address = self.address
@@ -133,12 +126,8 @@ class _Finder:
             return address.revision
         try:
             with quiet_hub(), self.explained():
-                info = patiently(
-                    lambda: self.api.repo_info(
-                        address.repo, repo_type=address.kind, revision=address.revision
-                    )
-                )
-                return str(info.sha)
+                url = f"{self.api_url}/revision/{quote(address.revision, safe='')}"
+                return str(patiently(partial(self._get, url)).json()["sha"])
         except OfflineError:
             kept = self.shelf.get(self._question())
             known = kept.commit if kept is not None else self.cache.commit()
@@ -152,7 +141,9 @@ class _Finder:
             steps = path.split("/")
             deep = "**" in path or any(map(has_magic, steps[:-1]))
             matches = matcher(path).fullmatch
-            return [e for e in self.tree(commit, fixed_folder(path), deep).files if matches(e.path)]
+            listed = self.tree(commit, fixed_folder(path), deep)
+            named = [entry for entry in listed.files if entry.path == path]  # brackets and all
+            return named or [entry for entry in listed.files if matches(entry.path)]
         if path.lower().endswith(extensions):
             listed = self.tree(commit, path.rpartition("/")[0], False)
             if path not in listed.folders:
@@ -166,7 +157,7 @@ class _Finder:
         if kept is None:
             try:
                 with quiet_hub(), self.explained(commit, folder):
-                    kept = patiently(partial(self._ask, commit, folder, deep))
+                    kept = self._ask(commit, folder, deep)
             except OfflineError:
                 kept = self.cache.tree(commit, folder)
                 if kept is None:
@@ -192,21 +183,37 @@ class _Finder:
         return f"{self._question()}.{xxhash.xxh3_64_hexdigest(f'{folder}/{deep}'.encode())}"
 
     def _ask(self, commit: str, folder: str, deep: bool) -> Kept:
-        entries = self.api.list_repo_tree(
-            self.address.repo,
-            path_in_repo=folder or None,
-            recursive=deep,
-            revision=commit,
-            repo_type=self.address.kind,
-        )
+        url = f"{self.api_url}/tree/{quote(commit, safe='')}"
+        url += f"/{quote(folder, safe='')}" if folder else ""
+        url += f"?recursive={str(deep).lower()}"
         files, folders = [], []
-        for entry in entries:
-            if not hasattr(entry, "size"):
-                folders.append(entry.path)
-                continue
-            sha256 = entry.lfs.sha256 if entry.lfs is not None else ""
-            files.append(Entry(entry.path, int(entry.size), sha256, entry.blob_id or ""))
+        while url:
+            answer = patiently(partial(self._get, url))
+            for entry in answer.json():
+                if entry["type"] != "file":
+                    folders.append(entry["path"])
+                    continue
+                sha256 = (entry.get("lfs") or {}).get("oid", "")
+                files.append(Entry(entry["path"], int(entry["size"]), sha256, entry["oid"]))
+            url = answer.links.get("next", {}).get("url", "")
         return Kept(commit=commit, files=files, folders=folders)
+
+    @property
+    def api_url(self) -> str:
+        return f"{endpoint()}/api/{self.address.kind}s/{self.address.repo}"
+
+    def _get(self, url: str) -> Any:
+        """As the library asks, but not without a limit in time, as it does for lists: a server
+        that takes the request and never answers would hold us for ever."""
+        from huggingface_hub import constants, get_session, utils
+
+        library: Any = utils
+        library.validate_repo_id(self.address.repo)
+        headers = library.build_hf_headers(library_name="tokenmill")
+        seconds = ANSWER_TIMEOUTS * constants.HF_HUB_ETAG_TIMEOUT
+        answer = get_session().get(url, headers=headers, timeout=seconds)
+        library.hf_raise_for_status(answer)
+        return answer
 
     def _question(self) -> str:
         return "hub-" + xxhash.xxh3_128_hexdigest(f"{endpoint()} {self.address.root}".encode())
@@ -228,7 +235,7 @@ class _Finder:
             missing = path.removeprefix(folder).strip("/").split("/")[0]
             try:
                 with quiet_hub():
-                    kept = patiently(partial(self._ask, commit, folder, False))
+                    kept = self._ask(commit, folder, False)
             except Exception:
                 if not folder:
                     return ""
@@ -244,8 +251,8 @@ class _Finder:
 
     def _revisions(self) -> str:
         with contextlib.suppress(Exception), quiet_hub():
-            refs = self.api.list_repo_refs(self.address.repo, repo_type=self.address.kind)
-            names = [ref.name for ref in (*refs.branches, *refs.tags)]
+            refs = self._get(f"{self.api_url}/refs").json()
+            names = [ref["name"] for ref in (*refs["branches"], *refs["tags"])]
             more = f" ... ({len(names)} in all)" if len(names) > SHOWN else ""
             return f"there are: {', '.join(names[:SHOWN])}{more}; or give a commit"
         return "give a branch, a tag or a commit"
