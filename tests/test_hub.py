@@ -527,6 +527,20 @@ def test_offline_without_the_files_says_what_to_fetch(world: World) -> None:
     assert not (world.out / ".tokenmill").exists()
 
 
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_cache_that_cannot_be_written_is_said_at_once(world: World, listed: bool) -> None:
+    if listed:
+        ok(world.run("prepare", INPUT, "-o", world.folder / "before"))
+    (world.folder / "file").write_text("no folder")
+    began = time.monotonic()
+    done = world.prepare(HF_HOME=str(world.folder / "file" / "hf"), TOKENMILL_RETRY_SECONDS="9")
+    assert time.monotonic() - began < 30
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "Not a directory" in done.stderr
+    assert "HF_HOME" in done.stderr
+
+
 def test_a_column_that_is_not_there_is_said_with_the_url(world: World) -> None:
     done = world.prepare("--text-column", "body")
     assert done.returncode == 2

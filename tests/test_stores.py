@@ -390,6 +390,8 @@ LASTING = [
     FileNotFoundError(2, "x"),
     PermissionError(13, "x"),
     OSError(28, "full"),
+    NotADirectoryError(20, "x"),
+    OSError(36, "name too long"),
     ValueError(),
 ]
 
@@ -426,6 +428,23 @@ def test_it_gives_up_after_so_many_failures_in_a_row_but_not_while_bytes_come() 
     assert len(calls) == patience.ATTEMPTS
     assert waits == sorted(waits)
     assert waits[-1] > 16 * waits[0] > 0
+
+
+def test_it_gives_up_after_long_silence_though_a_library_tried_for_most_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Eight times a library's own five tries of ten seconds would be a quarter of an hour."""
+    now, calls = [0.0], []
+    monkeypatch.setattr(patience.time, "monotonic", lambda: now[0])
+
+    def action() -> None:
+        calls.append(1)
+        now[0] += 65
+        raise TimeoutError("timed out")
+
+    with pytest.raises(TimeoutError):
+        patience.patiently(action, sleep=lambda seconds: None)
+    assert len(calls) == 2
 
 
 def test_the_server_decides_how_long_to_wait_where_it_says_so() -> None:

@@ -19,7 +19,13 @@ from urllib.parse import quote
 import msgspec
 import xxhash
 
-from tokenmill.errors import InputError, OfflineError, SourceError, TokenmillError
+from tokenmill.errors import (
+    InputError,
+    OfflineError,
+    SourceError,
+    StorageError,
+    TokenmillError,
+)
 from tokenmill.remote.address import (
     HubAddress,
     RemoteFile,
@@ -28,7 +34,7 @@ from tokenmill.remote.address import (
     matcher,
     page_of,
 )
-from tokenmill.remote.patience import chain_of, patiently, status_of, why
+from tokenmill.remote.patience import LASTING_ERRNO, chain_of, patiently, status_of, why
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 SHOWN = 12
@@ -339,11 +345,10 @@ def explained_fault(error: BaseException, address: HubAddress, what: str = "") -
 
     what = what or str(address)
     page = page_of(address, endpoint())
-    login = (
-        "you are logged in, but this account may not read it"
-        if get_token()
-        else "you are not logged in: run `hf auth login`, or set HF_TOKEN to a token that may read"
-    )
+    login = "you are not logged in: run `hf auth login`, or set HF_TOKEN to a token that may read"
+    with contextlib.suppress(OSError):  # a home that cannot be read holds no token
+        if get_token():
+            login = "you are logged in, but this account may not read it"
     kinds = {type(one).__name__ for one in chain_of(error)}
     if "OfflineModeIsEnabled" in kinds:
         return OfflineError(
@@ -365,6 +370,12 @@ def explained_fault(error: BaseException, address: HubAddress, what: str = "") -
         return InputError(f"{what}: the Hub refuses it (HTTP {status})", hint=login)
     if isinstance(error, errors.HFValidationError):
         return InputError(f"{address.repo}: cannot be the name of a repository")
+    for one in chain_of(error):
+        if isinstance(one, OSError) and one.errno in LASTING_ERRNO:
+            return StorageError(
+                f"{what}: cannot be fetched: {one.filename or 'the cache'}: {one.strerror}",
+                hint="name a folder that can be written with HF_HOME (or XDG_CACHE_HOME)",
+            )
     return SourceError(
         f"{what}: cannot be fetched from {endpoint()}: {why(error)}",
         hint="the same command goes on where it stopped; to use only what is here already, set "
