@@ -34,6 +34,7 @@ from tokenmill.storage import GrowingFile, cache_folder
 
 STEP_BYTES = 16 << 20
 READ_BYTES = 1 << 20
+NAME_BYTES = 150  # of a URL's last step: with the digest it must not be too long for the disk
 
 
 class Stopped(Exception):  # noqa: N818 - not a fault
@@ -260,8 +261,8 @@ def _write(fs: Any, flow: Flow, target: Path, content: Callable[[Any, Flow], Any
             raise OSError(f"{growing.length} bytes came where {file.size} were announced")
         if stores.binding(_again(flow, lambda: fs.info(file.url))) != file.fingerprint:
             raise _changed(file)
-        name = f"{growing.digest}-{file.name.rsplit('/', 1)[-1]}"
-        return str(growing.finish(name, time.time_ns()))
+        name = file.name.rsplit("/", 1)[-1].encode()[-NAME_BYTES:].decode(errors="ignore")
+        return str(growing.finish(f"{growing.digest}-{name}", time.time_ns()))
 
 
 def _in_pieces(fs: Any, flow: Flow) -> Iterator[bytes]:
