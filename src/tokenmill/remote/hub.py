@@ -151,14 +151,14 @@ class _Finder:
             named = [entry for entry in listed.files if entry.path == path]  # brackets and all
             return named or [entry for entry in listed.files if matches(entry.path)]
         if path.lower().endswith(extensions):
-            listed = self.tree(commit, path.rpartition("/")[0], False)
+            listed = self.tree(commit, path.rpartition("/")[0], False, named=path)
             if path not in listed.folders:
                 return [entry for entry in listed.files if entry.path == path]
         return self.tree(commit, path, True).files
 
-    def tree(self, commit: str, folder: str, deep: bool) -> Kept:
+    def tree(self, commit: str, folder: str, deep: bool, named: str = "") -> Kept:
         """The files of a folder at a commit: from the shelf, or from the Hub, or offline from
-        what its cache holds."""
+        what its cache holds. `named`: the one file that is looked for."""
         kept = self._shelved(commit, folder, deep)
         if kept is None:
             try:
@@ -166,9 +166,14 @@ class _Finder:
                     kept = self._ask(commit, folder, deep)
             except OfflineError:
                 kept = self.cache.tree(commit, folder)
-                if kept is None:
+                if kept is not None:
+                    return kept
+                here = self.cache.here(commit, folder)
+                if here is None:
                     raise
-                return kept
+                if named not in (entry.path for entry in here.files):
+                    raise self._perhaps_not_all(commit, folder, len(here.files)) from None
+                return here
             self.shelf.put(self._name(folder, deep), kept)
         self.shelf.put(self._question(), Kept(commit=commit, files=[], folders=[]))
         return kept
@@ -225,6 +230,16 @@ class _Finder:
         return "hub-" + xxhash.xxh3_128_hexdigest(f"{endpoint()} {self.address.root}".encode())
 
     # --- what went wrong, and what to do -------------------------------------------------------
+
+    def _perhaps_not_all(self, commit: str, folder: str, files: int) -> OfflineError:
+        """A part of a dataset, taken for all of it, would be wrong tokens in silence."""
+        where = os.path.join(self.cache.folder, "snapshots", commit, folder)
+        return OfflineError(
+            f"{self.address}: HF_HUB_OFFLINE is set, and no list is here that says whether the "
+            f"{files} file{'s' * (files != 1)} in the cache are all",
+            hint="fetch it once with the same command, --download-only, and without "
+            f"HF_HUB_OFFLINE; or, if they are all, name them where they are: {where}",
+        )
 
     def nothing(self, commit: str) -> TokenmillError:
         lines = self._nearby(commit, self.address.path)
@@ -311,7 +326,7 @@ class HubCache:
         return os.path.join(self.folder, "refs", *self.address.revision.split("/"))
 
     def tree(self, commit: str, folder: str) -> Kept | None:
-        """The files below a folder: the library's list of them, else those that are here."""
+        """The files below a folder as the library has listed them: all of them."""
         try:
             with open(os.path.join(self.folder, "trees", f"{commit}.json"), "rb") as file:
                 listed = msgspec.json.decode(file.read())["files"]
@@ -320,10 +335,12 @@ class HubCache:
                 for path, at in listed.items()
             ]
         except (OSError, ValueError, KeyError, TypeError):
-            files = self._snapshot(commit)
-        prefix = f"{folder}/" if folder else ""
-        files = [entry for entry in files if entry.path.startswith(prefix)]
-        return Kept(commit=commit, files=files, folders=[]) if files else None
+            return None
+        return _below(commit, folder, files)
+
+    def here(self, commit: str, folder: str) -> Kept | None:
+        """Those of them that somebody has fetched."""
+        return _below(commit, folder, self._snapshot(commit))
 
     def _snapshot(self, commit: str) -> list[Entry]:
         root = os.path.join(self.folder, "snapshots", commit)
@@ -337,6 +354,12 @@ class HubCache:
                     sha256 = blob if re.fullmatch(r"[0-9a-f]{64}", blob) else ""
                     files.append(Entry(os.path.relpath(path, root), size, sha256, blob))
         return files
+
+
+def _below(commit: str, folder: str, files: list[Entry]) -> Kept | None:
+    prefix = f"{folder}/" if folder else ""
+    files = [entry for entry in files if entry.path.startswith(prefix)]
+    return Kept(commit=commit, files=files, folders=[]) if files else None
 
 
 def explained_fault(error: BaseException, address: HubAddress, what: str = "") -> TokenmillError:
