@@ -143,7 +143,7 @@ def _from_hub(flow: Flow, folder: Path | None) -> str:
     from huggingface_hub import hf_hub_download
 
     file = flow.file
-    _sweep_hub_cache(file)
+    _sweep(file, folder)
 
     def download() -> str:
         flow.received = 0  # the library begins a file anew
@@ -192,9 +192,13 @@ def _bar_of(flow: Flow) -> Any:
     return Bar
 
 
-def _sweep_hub_cache(file: RemoteFile) -> None:
+def _sweep(file: RemoteFile, folder: Path | None) -> None:
     """Remove what a killed run left of this very file: the library never does, nor goes on
-    with it. Only under its lock, so that nobody else is at it."""
+    with it. In its cache only under its lock, so that nobody else is at it."""
+    if folder is not None:  # in our work folder, which is locked
+        for path in (folder / ".cache").rglob("*.incomplete"):
+            remove_file(path)
+        return
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
     from huggingface_hub.utils._fixes import WeakFileLock
