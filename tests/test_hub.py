@@ -541,6 +541,25 @@ def test_a_cache_that_cannot_be_written_is_said_at_once(world: World, listed: bo
     assert "HF_HOME" in done.stderr
 
 
+def test_offline_a_part_of_the_files_is_not_taken_for_all(world: World) -> None:
+    """Another program has fetched one of five; only the Hub knows that there are five."""
+    code = (
+        "from huggingface_hub import hf_hub_download as fetch;"
+        f"fetch('{EDU}', '{FILES[2]}', repo_type='dataset')"
+    )
+    subprocess.run([sys.executable, "-c", code], env=world.env, check=True, capture_output=True)
+    for what in ("sample/10BT/*.parquet", "sample/10BT", FILES[1]):
+        url = f"hf://datasets/{EDU}/{what}"
+        done = world.run("prepare", url, "-o", world.out, HF_HUB_OFFLINE="1")
+        assert done.returncode == 1
+        assert f"snapshots/{world.commit}/sample/10BT" in done.stderr
+        assert not world.out.exists()
+    named = f"hf://datasets/{EDU}/{FILES[2]}"
+    ok(world.run("prepare", named, "-o", world.out, HF_HUB_OFFLINE="1"))
+    ok(tokenmill("prepare", world.local[2], "-o", world.folder / "same"))
+    assert token_bytes(world.out) == token_bytes(world.folder / "same")
+
+
 def test_a_column_that_is_not_there_is_said_with_the_url(world: World) -> None:
     done = world.prepare("--text-column", "body")
     assert done.returncode == 2
@@ -585,8 +604,21 @@ def test_killed_at_any_moment_it_resumes_and_fetches_no_complete_file_twice(
     assert process.returncode == 0
     assert kills >= 3
     assert token_bytes(world.out) == world.expected()
-    left = list((world.folder / "hf").rglob("*.incomplete"))
+    left = list(world.folder.rglob("*.incomplete"))
     assert not left, "what killed runs left in the Hub's cache was not removed"
+
+
+@pytest.mark.parametrize("keep", ["--keep-downloads", "--no-keep-downloads"])
+def test_what_killed_runs_left_of_files_does_not_pile_up(world: World, keep: str) -> None:
+    world.hub.bytes_per_second = 3e5
+    command = [sys.executable, "-m", "tokenmill", "prepare", INPUT, "-o", str(world.out), keep]
+    for _ in range(3):
+        world.hub.served.clear()
+        with subprocess.Popen([*command, "--downloads", "1"], env=world.env) as process:
+            while not world.hub.served and process.poll() is None:
+                time.sleep(0.02)
+            process.kill()
+        assert len(list(world.folder.rglob("*.incomplete"))) == 1
 
 
 @pytest.mark.parametrize(
@@ -656,6 +688,22 @@ def test_the_plan_says_what_is_fetched_needed_and_free(world: World) -> None:
     assert " free" in told
     again = json.loads(ok(world.run("plan", INPUT, "-o", world.folder / "b", "--json")).stdout)
     assert (again["needs"]["fetch_files"], again["needs"]["here_files"]) == (0, 5)
+
+
+def test_fetching_only_counts_all_files_also_of_a_trial(world: World) -> None:
+    size = sum(len(world.contents[name]) for name in FILES)
+    told = ok(world.prepare("--download-only", "--limit-docs", "5")).stderr
+    assert f"({size / 1e6:.2f} MB fetched" in told
+    assert sorted(world.content_requests()) == FILES
+
+
+def test_a_plan_passes_over_a_file_that_is_damaged_in_the_cache(world: World) -> None:
+    ok(world.prepare("--download-only"))
+    blob = next((world.folder / "hf").rglob(f"blobs/{sha256(world.contents[FILES[2]])}"))
+    blob.write_bytes(blob.read_bytes()[:-7])
+    assert "tokens  about" in ok(world.run("plan", INPUT, "-o", world.out)).stdout
+    wrong = world.run("plan", INPUT, "-o", world.out, "--text-column", "body")
+    assert "no column 'body'" in wrong.stderr
 
 
 @pytest.mark.parametrize("free", [10_000, 10**12])
