@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +15,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from conftest import token_bytes, tokenmill, write_parquet
 from loopback_hub import Answer, Hub, Repo, Request, running_hub, sha256
@@ -284,6 +287,27 @@ def test_files_that_are_not_kept_are_gone_when_done_and_few_at_any_time(
     assert len(world.content_requests()) == 16
 
 
+def test_files_without_a_row_do_not_take_the_place_of_those_to_come(world: World) -> None:
+    """Nothing of them ever becomes durable, and only a few files may lie on disk."""
+    schema = pyarrow.schema([("text", pyarrow.string())])
+    pyarrow.parquet.ParquetWriter(world.folder / "empty.parquet", schema).close()
+    empty = (world.folder / "empty.parquet").read_bytes()
+    files = {f"some/{i}.parquet": empty for i in range(5)}
+    world.repo.commit({**files, "some/9.parquet": world.contents[FILES[0]]})
+    command = [sys.executable, "-m", "tokenmill", "prepare", f"hf://datasets/{EDU}/some"]
+    command += ["-o", str(world.out), "--no-keep-downloads", "--downloads", "1"]
+    subprocess.run(command, env=world.env, check=True, capture_output=True, timeout=60)
+    ok(tokenmill("prepare", world.local[0], "-o", world.folder / "same"))
+    assert token_bytes(world.out) == token_bytes(world.folder / "same")
+
+
+def test_a_file_with_brackets_in_its_name_can_be_named(world: World) -> None:
+    world.repo.commit({"x/[a].parquet": world.contents[FILES[0]], "x/a.parquet": b"another"})
+    ok(world.run("prepare", f"hf://datasets/{EDU}/x/[a].parquet", "-o", world.out))
+    ok(tokenmill("prepare", world.local[0], "-o", world.folder / "same"))
+    assert token_bytes(world.out) == token_bytes(world.folder / "same")
+
+
 def test_a_file_that_was_in_the_cache_before_stays_there(world: World) -> None:
     ok(world.prepare())
     kept = world.blobs()
@@ -338,6 +362,24 @@ def test_a_busy_server_before_the_redirect_is_waited_for(world: World) -> None:
     world.hub.fault("/resolve/", Answer(status=429, headers={"Retry-After": "1"}), 1, method="HEAD")
     ok(world.prepare())
     assert token_bytes(world.out) == world.expected()
+
+
+def test_a_hub_that_never_answers_is_not_waited_for_for_ever(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library asks for lists without a limit in time."""
+    from tokenmill.errors import SourceError
+    from tokenmill.remote import hub, patience
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_ETAG_TIMEOUT", 0.1)
+    monkeypatch.setattr(patience, "ATTEMPTS", 2)
+    monkeypatch.setenv("TOKENMILL_RETRY_SECONDS", "0.01")
+    address = hub.HubAddress(kind="dataset", repo=EDU, revision="main", path="sample/10BT")
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{mute.getsockname()[1]}")
+        for pin in ("", world.commit):
+            with pytest.raises(SourceError, match="timed out"):
+                hub.find_on_hub(address, pin, hub.Shelf(lambda _: None), (".parquet",))
 
 
 def test_a_server_that_stays_down_ends_the_run_with_a_message_and_it_resumes(world: World) -> None:
@@ -485,6 +527,39 @@ def test_offline_without_the_files_says_what_to_fetch(world: World) -> None:
     assert not (world.out / ".tokenmill").exists()
 
 
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_cache_that_cannot_be_written_is_said_at_once(world: World, listed: bool) -> None:
+    if listed:
+        ok(world.run("prepare", INPUT, "-o", world.folder / "before"))
+    (world.folder / "file").write_text("no folder")
+    began = time.monotonic()
+    done = world.prepare(HF_HOME=str(world.folder / "file" / "hf"), TOKENMILL_RETRY_SECONDS="9")
+    assert time.monotonic() - began < 30
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "Not a directory" in done.stderr
+    assert "HF_HOME" in done.stderr
+
+
+def test_offline_a_part_of_the_files_is_not_taken_for_all(world: World) -> None:
+    """Another program has fetched one of five; only the Hub knows that there are five."""
+    code = (
+        "from huggingface_hub import hf_hub_download as fetch;"
+        f"fetch('{EDU}', '{FILES[2]}', repo_type='dataset')"
+    )
+    subprocess.run([sys.executable, "-c", code], env=world.env, check=True, capture_output=True)
+    for what in ("sample/10BT/*.parquet", "sample/10BT", FILES[1]):
+        url = f"hf://datasets/{EDU}/{what}"
+        done = world.run("prepare", url, "-o", world.out, HF_HUB_OFFLINE="1")
+        assert done.returncode == 1
+        assert f"snapshots/{world.commit}/sample/10BT" in done.stderr
+        assert not world.out.exists()
+    named = f"hf://datasets/{EDU}/{FILES[2]}"
+    ok(world.run("prepare", named, "-o", world.out, HF_HUB_OFFLINE="1"))
+    ok(tokenmill("prepare", world.local[2], "-o", world.folder / "same"))
+    assert token_bytes(world.out) == token_bytes(world.folder / "same")
+
+
 def test_a_column_that_is_not_there_is_said_with_the_url(world: World) -> None:
     done = world.prepare("--text-column", "body")
     assert done.returncode == 2
@@ -529,8 +604,21 @@ def test_killed_at_any_moment_it_resumes_and_fetches_no_complete_file_twice(
     assert process.returncode == 0
     assert kills >= 3
     assert token_bytes(world.out) == world.expected()
-    left = list((world.folder / "hf").rglob("*.incomplete"))
+    left = list(world.folder.rglob("*.incomplete"))
     assert not left, "what killed runs left in the Hub's cache was not removed"
+
+
+@pytest.mark.parametrize("keep", ["--keep-downloads", "--no-keep-downloads"])
+def test_what_killed_runs_left_of_files_does_not_pile_up(world: World, keep: str) -> None:
+    world.hub.bytes_per_second = 3e5
+    command = [sys.executable, "-m", "tokenmill", "prepare", INPUT, "-o", str(world.out), keep]
+    for _ in range(3):
+        world.hub.served.clear()
+        with subprocess.Popen([*command, "--downloads", "1"], env=world.env) as process:
+            while not world.hub.served and process.poll() is None:
+                time.sleep(0.02)
+            process.kill()
+        assert len(list(world.folder.rglob("*.incomplete"))) == 1
 
 
 @pytest.mark.parametrize(
@@ -600,6 +688,22 @@ def test_the_plan_says_what_is_fetched_needed_and_free(world: World) -> None:
     assert " free" in told
     again = json.loads(ok(world.run("plan", INPUT, "-o", world.folder / "b", "--json")).stdout)
     assert (again["needs"]["fetch_files"], again["needs"]["here_files"]) == (0, 5)
+
+
+def test_fetching_only_counts_all_files_also_of_a_trial(world: World) -> None:
+    size = sum(len(world.contents[name]) for name in FILES)
+    told = ok(world.prepare("--download-only", "--limit-docs", "5")).stderr
+    assert f"({size / 1e6:.2f} MB fetched" in told
+    assert sorted(world.content_requests()) == FILES
+
+
+def test_a_plan_passes_over_a_file_that_is_damaged_in_the_cache(world: World) -> None:
+    ok(world.prepare("--download-only"))
+    blob = next((world.folder / "hf").rglob(f"blobs/{sha256(world.contents[FILES[2]])}"))
+    blob.write_bytes(blob.read_bytes()[:-7])
+    assert "tokens  about" in ok(world.run("plan", INPUT, "-o", world.out)).stdout
+    wrong = world.run("plan", INPUT, "-o", world.out, "--text-column", "body")
+    assert "no column 'body'" in wrong.stderr
 
 
 @pytest.mark.parametrize("free", [10_000, 10**12])

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -146,6 +147,45 @@ def test_a_url_with_a_password_is_refused_and_not_repeated(tmp_path: Path) -> No
     assert done.returncode == 2
     assert "credentials" in done.stderr
     assert "verysecret" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("asked", "path"),
+    [
+        ("/a b.jsonl", "/a%20b.jsonl"),
+        ("/a%20b.jsonl", "/a%20b.jsonl"),
+        ("/ä.jsonl", "/%C3%A4.jsonl"),
+        ("/x.jsonl#part", "/x.jsonl"),
+        ("/" + "n" * 240 + ".jsonl", "/" + "n" * 240 + ".jsonl"),
+    ],
+)
+def test_odd_names_on_a_web_server_can_be_fetched(
+    tmp_path: Path, web: Web, env: dict[str, str], texts: list[str], asked: str, path: str
+) -> None:
+    web.files[path] = write_jsonl(tmp_path / "x.jsonl", texts[:20]).read_bytes()
+    done = tokenmill("prepare", web.url + asked, "-o", tmp_path / "out", env=env)
+    assert done.returncode == 0, done.stderr
+    assert tokenmill("prepare", tmp_path / "x.jsonl", "-o", tmp_path / "same").returncode == 0
+    assert token_bytes(tmp_path / "out") == token_bytes(tmp_path / "same")
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_slow_web_server_is_limited_in_silence_not_in_time(
+    tmp_path: Path, web: Web, monkeypatch: pytest.MonkeyPatch, ranges: bool
+) -> None:
+    """aiohttp ends any answer after five minutes; begun anew each time, it would never come."""
+    import aiohttp
+
+    from tokenmill.remote import stores
+
+    monkeypatch.setattr(aiohttp.client, "DEFAULT_TIMEOUT", aiohttp.ClientTimeout(total=0.3))
+    web.files["/x.jsonl"] = b"x" * 1000
+    web.ranges = ranges
+    fs = stores.filesystem(web.url)
+    fs.clear_instance_cache()
+    fs = stores.filesystem(web.url)
+    web.on_get = lambda path: time.sleep(1)
+    assert fs.cat_file(f"{web.url}/x.jsonl") == web.files["/x.jsonl"]
 
 
 @pytest.mark.parametrize("first", [200, 503])
@@ -333,6 +373,13 @@ def test_other_urls_are_not_taken_for_the_hub() -> None:
     refuse_credentials("hf://datasets/a/b@main/x")
     with pytest.raises(UsageError):
         refuse_credentials("s3://key:secret@bucket/x")
+    with pytest.raises(UsageError, match="holds credentials") as refused:
+        refuse_credentials("s3://key:sec/r+et@bucket/x")  # every other key of Amazon's has a slash
+    assert "r+et" not in refused.value.message
+    for url in ("https://host:8080/a@b", "http://[::1]:80/a@b", "s3://bucket/a:b@c"):
+        refuse_credentials(url)
+    with pytest.raises(UsageError, match="not a URL"):
+        hub_address("https://[x/y.parquet")
 
 
 STEPS = st.lists(st.sampled_from(["a", "b", "ab", "a.b", "é"]), min_size=1, max_size=4)
@@ -390,6 +437,8 @@ LASTING = [
     FileNotFoundError(2, "x"),
     PermissionError(13, "x"),
     OSError(28, "full"),
+    NotADirectoryError(20, "x"),
+    OSError(36, "name too long"),
     ValueError(),
 ]
 
@@ -426,6 +475,23 @@ def test_it_gives_up_after_so_many_failures_in_a_row_but_not_while_bytes_come() 
     assert len(calls) == patience.ATTEMPTS
     assert waits == sorted(waits)
     assert waits[-1] > 16 * waits[0] > 0
+
+
+def test_it_gives_up_after_long_silence_though_a_library_tried_for_most_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Eight times a library's own five tries of ten seconds would be a quarter of an hour."""
+    now, calls = [0.0], []
+    monkeypatch.setattr(patience.time, "monotonic", lambda: now[0])
+
+    def action() -> None:
+        calls.append(1)
+        now[0] += 65
+        raise TimeoutError("timed out")
+
+    with pytest.raises(TimeoutError):
+        patience.patiently(action, sleep=lambda seconds: None)
+    assert len(calls) == 2
 
 
 def test_the_server_decides_how_long_to_wait_where_it_says_so() -> None:

@@ -16,7 +16,8 @@ import msgspec
 import numpy as np
 
 from tokenmill.config import PlanSettings, available_cores
-from tokenmill.fetch import at_hand_already
+from tokenmill.errors import InputError
+from tokenmill.fetch import at_hand_already, fault_of
 from tokenmill.formats import get_format
 from tokenmill.needs import typical_of
 from tokenmill.parquet_footer import text_chunks
@@ -155,9 +156,14 @@ def _at_hand(plan: Plan) -> Plan:
         path = source.path
         if source.remote is not None:
             path = at_hand_already(source.remote, compare=False)
-        if path:
-            column = plan.settings.text_column
-            here.append(source if source.remote is None else at_hand(source, path, column))
+        if source.remote is None:
+            here.append(source)
+        elif path:
+            try:
+                here.append(at_hand(source, path, plan.settings.text_column))
+            except InputError:
+                if not fault_of(path, source.remote):
+                    raise  # else it is damaged, and `prepare` will fetch it once more
     return msgspec.structs.replace(plan, sources=tuple(here))
 
 

@@ -34,6 +34,7 @@ from tokenmill.storage import GrowingFile, cache_folder
 
 STEP_BYTES = 16 << 20
 READ_BYTES = 1 << 20
+NAME_BYTES = 150  # of a URL's last step: with the digest it must not be too long for the disk
 
 
 class Stopped(Exception):  # noqa: N818 - not a fault
@@ -142,7 +143,7 @@ def _from_hub(flow: Flow, folder: Path | None) -> str:
     from huggingface_hub import hf_hub_download
 
     file = flow.file
-    _sweep_hub_cache(file)
+    _sweep(file, folder)
 
     def download() -> str:
         flow.received = 0  # the library begins a file anew
@@ -191,9 +192,13 @@ def _bar_of(flow: Flow) -> Any:
     return Bar
 
 
-def _sweep_hub_cache(file: RemoteFile) -> None:
+def _sweep(file: RemoteFile, folder: Path | None) -> None:
     """Remove what a killed run left of this very file: the library never does, nor goes on
-    with it. Only under its lock, so that nobody else is at it."""
+    with it. In its cache only under its lock, so that nobody else is at it."""
+    if folder is not None:  # in our work folder, which is locked
+        for path in (folder / ".cache").rglob("*.incomplete"):
+            remove_file(path)
+        return
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
     from huggingface_hub.utils._fixes import WeakFileLock
@@ -260,8 +265,8 @@ def _write(fs: Any, flow: Flow, target: Path, content: Callable[[Any, Flow], Any
             raise OSError(f"{growing.length} bytes came where {file.size} were announced")
         if stores.binding(_again(flow, lambda: fs.info(file.url))) != file.fingerprint:
             raise _changed(file)
-        name = f"{growing.digest}-{file.name.rsplit('/', 1)[-1]}"
-        return str(growing.finish(name, time.time_ns()))
+        name = file.name.rsplit("/", 1)[-1].encode()[-NAME_BYTES:].decode(errors="ignore")
+        return str(growing.finish(f"{growing.digest}-{name}", time.time_ns()))
 
 
 def _in_pieces(fs: Any, flow: Flow) -> Iterator[bytes]:

@@ -180,9 +180,11 @@ def download(
     with interruptible() as interrupts:
         prepared = make_plan(inputs, output, wanted, shelf)
         keep_listings(shelf)
-        supply, sources = make_supply(prepared, workspace), prepared.plan.sources
-        trial = msgspec.structs.replace(prepared.plan.settings, limit_docs=0, limit_tokens=0)
-        supply.plan = msgspec.structs.replace(prepared.plan, settings=trial)
+        # All files, also for a trial: which of them it will need is known when it reads them.
+        whole = msgspec.structs.replace(prepared.plan.settings, limit_docs=0, limit_tokens=0)
+        plan = msgspec.structs.replace(prepared.plan, settings=whole)
+        prepared = msgspec.structs.replace(prepared, plan=plan)
+        supply, sources = make_supply(prepared, workspace), plan.sources
         prepared = _survey(prepared, supply, workspace)
         if on_plan:
             on_plan(prepared)

@@ -132,6 +132,8 @@ class Supply:
         if self._cut(source.number) != segments:
             self.workspace.put_cut(source.number, msgspec.json.encode(segments))
         self._cuts[source.number] = segments
+        if not segments and self._is_done(source.number):  # no unit of it will ever be durable
+            self._remove(source.number)
         return segments
 
     def units_durable(self, records: list[UnitRecord]) -> None:

@@ -83,7 +83,10 @@ def hub_address(argument: str, endpoint: str = "") -> HubAddress | None:
                 hint="write hf://datasets/ORG/NAME[@REVISION]/path/*.parquet",
             )
     else:
-        parts = urlsplit(argument)
+        try:
+            parts = urlsplit(argument)
+        except ValueError as error:
+            raise UsageError(f"{argument}: not a URL: {error}") from None
         hosts = (*HUB_HOSTS, urlsplit(endpoint).netloc)
         found = None
         if parts.scheme in ("http", "https") and parts.netloc in hosts:
@@ -124,13 +127,18 @@ def path_below(name: str) -> str:
 
 def public_name(url: str) -> str:
     """A URL as it may be shown and stored: no query, where signatures are."""
-    return url.partition("?")[0] if url.startswith(("http://", "https://")) else url
+    return re.split("[?#]", url)[0] if url.startswith(("http://", "https://")) else url
 
 
 def refuse_credentials(url: str) -> None:
-    if "@" in urlsplit(url).netloc and not url.startswith("hf://"):
+    host = urlsplit(url).netloc
+    # A secret with a slash in it ends the host too soon: what stands there is no port.
+    cut_off = "@" in url and not host.startswith("[") and re.search(r":(?!\d*$)", host)
+    if ("@" in host or cut_off) and not url.startswith("hf://"):
+        scheme, name = url.partition("://")[0], url.rpartition("@")[2]
         raise UsageError(
-            f"{url}: holds credentials, which would end up in logs and in your shell's history",
+            f"{scheme}://***@{name}: holds credentials, which would end up in logs and in your "
+            "shell's history",
             hint="leave them out of the URL: they are read from the environment and the usual "
             "files (AWS_ACCESS_KEY_ID or ~/.aws, GOOGLE_APPLICATION_CREDENTIALS, HF_TOKEN)",
         )

@@ -14,11 +14,18 @@ import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import xxhash
 
-from tokenmill.errors import InputError, OfflineError, SourceError, TokenmillError
+from tokenmill.errors import (
+    InputError,
+    OfflineError,
+    SourceError,
+    StorageError,
+    TokenmillError,
+)
 from tokenmill.remote.address import (
     HubAddress,
     RemoteFile,
@@ -27,10 +34,11 @@ from tokenmill.remote.address import (
     matcher,
     page_of,
 )
-from tokenmill.remote.patience import chain_of, patiently, status_of, why
+from tokenmill.remote.patience import LASTING_ERRNO, chain_of, patiently, status_of, why
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 SHOWN = 12
+ANSWER_TIMEOUTS = 3  # a list of a thousand files takes longer than an ETag
 # What stands beside the data in a repository.
 NO_DATA = re.compile(
     r"(README|LICENSE|NOTICE)[^/]*|[^/]*\.(md|py|ya?ml)|dataset_infos?\.json", re.I
@@ -116,16 +124,7 @@ def _passed_over(path: str) -> str:
 class _Finder:
     def __init__(self, address: HubAddress, shelf: Shelf) -> None:
         self.address, self.shelf = address, shelf
-        self._api: Any = None
         self.cache = HubCache(address)
-
-    @property
-    def api(self) -> Any:
-        if self._api is None:
-            from huggingface_hub import HfApi
-
-            self._api = HfApi(endpoint=endpoint(), library_name="tokenmill")
-        return self._api
 
     def commit(self) -> str:
         address = self.address
@@ -133,12 +132,8 @@ class _Finder:
             return address.revision
         try:
             with quiet_hub(), self.explained():
-                info = patiently(
-                    lambda: self.api.repo_info(
-                        address.repo, repo_type=address.kind, revision=address.revision
-                    )
-                )
-                return str(info.sha)
+                url = f"{self.api_url}/revision/{quote(address.revision, safe='')}"
+                return str(patiently(partial(self._get, url)).json()["sha"])
         except OfflineError:
             kept = self.shelf.get(self._question())
             known = kept.commit if kept is not None else self.cache.commit()
@@ -152,26 +147,33 @@ class _Finder:
             steps = path.split("/")
             deep = "**" in path or any(map(has_magic, steps[:-1]))
             matches = matcher(path).fullmatch
-            return [e for e in self.tree(commit, fixed_folder(path), deep).files if matches(e.path)]
+            listed = self.tree(commit, fixed_folder(path), deep)
+            named = [entry for entry in listed.files if entry.path == path]  # brackets and all
+            return named or [entry for entry in listed.files if matches(entry.path)]
         if path.lower().endswith(extensions):
-            listed = self.tree(commit, path.rpartition("/")[0], False)
+            listed = self.tree(commit, path.rpartition("/")[0], False, named=path)
             if path not in listed.folders:
                 return [entry for entry in listed.files if entry.path == path]
         return self.tree(commit, path, True).files
 
-    def tree(self, commit: str, folder: str, deep: bool) -> Kept:
+    def tree(self, commit: str, folder: str, deep: bool, named: str = "") -> Kept:
         """The files of a folder at a commit: from the shelf, or from the Hub, or offline from
-        what its cache holds."""
+        what its cache holds. `named`: the one file that is looked for."""
         kept = self._shelved(commit, folder, deep)
         if kept is None:
             try:
                 with quiet_hub(), self.explained(commit, folder):
-                    kept = patiently(partial(self._ask, commit, folder, deep))
+                    kept = self._ask(commit, folder, deep)
             except OfflineError:
                 kept = self.cache.tree(commit, folder)
-                if kept is None:
+                if kept is not None:
+                    return kept
+                here = self.cache.here(commit, folder)
+                if here is None:
                     raise
-                return kept
+                if named not in (entry.path for entry in here.files):
+                    raise self._perhaps_not_all(commit, folder, len(here.files)) from None
+                return here
             self.shelf.put(self._name(folder, deep), kept)
         self.shelf.put(self._question(), Kept(commit=commit, files=[], folders=[]))
         return kept
@@ -192,26 +194,52 @@ class _Finder:
         return f"{self._question()}.{xxhash.xxh3_64_hexdigest(f'{folder}/{deep}'.encode())}"
 
     def _ask(self, commit: str, folder: str, deep: bool) -> Kept:
-        entries = self.api.list_repo_tree(
-            self.address.repo,
-            path_in_repo=folder or None,
-            recursive=deep,
-            revision=commit,
-            repo_type=self.address.kind,
-        )
+        url = f"{self.api_url}/tree/{quote(commit, safe='')}"
+        url += f"/{quote(folder, safe='')}" if folder else ""
+        url += f"?recursive={str(deep).lower()}"
         files, folders = [], []
-        for entry in entries:
-            if not hasattr(entry, "size"):
-                folders.append(entry.path)
-                continue
-            sha256 = entry.lfs.sha256 if entry.lfs is not None else ""
-            files.append(Entry(entry.path, int(entry.size), sha256, entry.blob_id or ""))
+        while url:
+            answer = patiently(partial(self._get, url))
+            for entry in answer.json():
+                if entry["type"] != "file":
+                    folders.append(entry["path"])
+                    continue
+                sha256 = (entry.get("lfs") or {}).get("oid", "")
+                files.append(Entry(entry["path"], int(entry["size"]), sha256, entry["oid"]))
+            url = answer.links.get("next", {}).get("url", "")
         return Kept(commit=commit, files=files, folders=folders)
+
+    @property
+    def api_url(self) -> str:
+        return f"{endpoint()}/api/{self.address.kind}s/{self.address.repo}"
+
+    def _get(self, url: str) -> Any:
+        """As the library asks, but not without a limit in time, as it does for lists: a server
+        that takes the request and never answers would hold us for ever."""
+        from huggingface_hub import constants, get_session, utils
+
+        library: Any = utils
+        library.validate_repo_id(self.address.repo)
+        headers = library.build_hf_headers(library_name="tokenmill")
+        seconds = ANSWER_TIMEOUTS * constants.HF_HUB_ETAG_TIMEOUT
+        answer = get_session().get(url, headers=headers, timeout=seconds)
+        library.hf_raise_for_status(answer)
+        return answer
 
     def _question(self) -> str:
         return "hub-" + xxhash.xxh3_128_hexdigest(f"{endpoint()} {self.address.root}".encode())
 
     # --- what went wrong, and what to do -------------------------------------------------------
+
+    def _perhaps_not_all(self, commit: str, folder: str, files: int) -> OfflineError:
+        """A part of a dataset, taken for all of it, would be wrong tokens in silence."""
+        where = os.path.join(self.cache.folder, "snapshots", commit, folder)
+        return OfflineError(
+            f"{self.address}: HF_HUB_OFFLINE is set, and no list is here that says whether the "
+            f"{files} file{'s' * (files != 1)} in the cache are all",
+            hint="fetch it once with the same command, --download-only, and without "
+            f"HF_HUB_OFFLINE; or, if they are all, name them where they are: {where}",
+        )
 
     def nothing(self, commit: str) -> TokenmillError:
         lines = self._nearby(commit, self.address.path)
@@ -228,7 +256,7 @@ class _Finder:
             missing = path.removeprefix(folder).strip("/").split("/")[0]
             try:
                 with quiet_hub():
-                    kept = patiently(partial(self._ask, commit, folder, False))
+                    kept = self._ask(commit, folder, False)
             except Exception:
                 if not folder:
                     return ""
@@ -244,8 +272,8 @@ class _Finder:
 
     def _revisions(self) -> str:
         with contextlib.suppress(Exception), quiet_hub():
-            refs = self.api.list_repo_refs(self.address.repo, repo_type=self.address.kind)
-            names = [ref.name for ref in (*refs.branches, *refs.tags)]
+            refs = self._get(f"{self.api_url}/refs").json()
+            names = [ref["name"] for ref in (*refs["branches"], *refs["tags"])]
             more = f" ... ({len(names)} in all)" if len(names) > SHOWN else ""
             return f"there are: {', '.join(names[:SHOWN])}{more}; or give a commit"
         return "give a branch, a tag or a commit"
@@ -298,7 +326,7 @@ class HubCache:
         return os.path.join(self.folder, "refs", *self.address.revision.split("/"))
 
     def tree(self, commit: str, folder: str) -> Kept | None:
-        """The files below a folder: the library's list of them, else those that are here."""
+        """The files below a folder as the library has listed them: all of them."""
         try:
             with open(os.path.join(self.folder, "trees", f"{commit}.json"), "rb") as file:
                 listed = msgspec.json.decode(file.read())["files"]
@@ -307,10 +335,12 @@ class HubCache:
                 for path, at in listed.items()
             ]
         except (OSError, ValueError, KeyError, TypeError):
-            files = self._snapshot(commit)
-        prefix = f"{folder}/" if folder else ""
-        files = [entry for entry in files if entry.path.startswith(prefix)]
-        return Kept(commit=commit, files=files, folders=[]) if files else None
+            return None
+        return _below(commit, folder, files)
+
+    def here(self, commit: str, folder: str) -> Kept | None:
+        """Those of them that somebody has fetched."""
+        return _below(commit, folder, self._snapshot(commit))
 
     def _snapshot(self, commit: str) -> list[Entry]:
         root = os.path.join(self.folder, "snapshots", commit)
@@ -326,17 +356,22 @@ class HubCache:
         return files
 
 
+def _below(commit: str, folder: str, files: list[Entry]) -> Kept | None:
+    prefix = f"{folder}/" if folder else ""
+    files = [entry for entry in files if entry.path.startswith(prefix)]
+    return Kept(commit=commit, files=files, folders=[]) if files else None
+
+
 def explained_fault(error: BaseException, address: HubAddress, what: str = "") -> TokenmillError:
     """What the Hub or the line said, as an error that says what to do."""
     from huggingface_hub import errors, get_token
 
     what = what or str(address)
     page = page_of(address, endpoint())
-    login = (
-        "you are logged in, but this account may not read it"
-        if get_token()
-        else "you are not logged in: run `hf auth login`, or set HF_TOKEN to a token that may read"
-    )
+    login = "you are not logged in: run `hf auth login`, or set HF_TOKEN to a token that may read"
+    with contextlib.suppress(OSError):  # a home that cannot be read holds no token
+        if get_token():
+            login = "you are logged in, but this account may not read it"
     kinds = {type(one).__name__ for one in chain_of(error)}
     if "OfflineModeIsEnabled" in kinds:
         return OfflineError(
@@ -358,6 +393,12 @@ def explained_fault(error: BaseException, address: HubAddress, what: str = "") -
         return InputError(f"{what}: the Hub refuses it (HTTP {status})", hint=login)
     if isinstance(error, errors.HFValidationError):
         return InputError(f"{address.repo}: cannot be the name of a repository")
+    for one in chain_of(error):
+        if isinstance(one, OSError) and one.errno in LASTING_ERRNO:
+            return StorageError(
+                f"{what}: cannot be fetched: {one.filename or 'the cache'}: {one.strerror}",
+                hint="name a folder that can be written with HF_HOME (or XDG_CACHE_HOME)",
+            )
     return SourceError(
         f"{what}: cannot be fetched from {endpoint()}: {why(error)}",
         hint="the same command goes on where it stopped; to use only what is here already, set "

@@ -19,7 +19,8 @@ from tokenmill.errors import TokenmillError, first_line
 
 T = TypeVar("T")
 
-ATTEMPTS = 8  # in a row without a byte: some three minutes
+ATTEMPTS = 8  # in a row without a byte, with pauses of two minutes in all
+SILENCE = 120.0  # seconds in a row without a byte, besides the pauses: libraries try again, too
 MAX_PAUSE = 60.0
 MAX_RETRY_AFTER = 900.0
 PASSING_STATUS = {408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524}
@@ -35,7 +36,11 @@ PASSING_ERRORS = {
     "ChunkedEncodingError",
     "IncompleteRead",
 }
-LASTING_ERRNO = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG}
+# What a disk says, not a line.
+LASTING_ERRNO = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG),
+    *(errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EEXIST),
+}
 
 
 def chain_of(error: BaseException) -> Iterator[BaseException]:
@@ -109,15 +114,19 @@ def patiently(
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
     """Try until it works, or until waiting is no use; `progress` counts the bytes that came."""
-    failures, before = 0, progress()
+    failures, silent, before = 0, 0.0, progress()
     while True:
+        began = time.monotonic()
         try:
             return action()
         except Exception as error:
             came = progress()
-            failures = 1 if came > before else failures + 1
-            before = came
-            if not passes(error) or failures >= ATTEMPTS:
+            if came > before:
+                failures, silent = 0, 0.0
+            else:
+                silent += time.monotonic() - began
+            failures, before = failures + 1, came
+            if not passes(error) or failures >= ATTEMPTS or silent >= SILENCE:
                 raise
             pause = min(MAX_PAUSE, _base_pause() * 2 ** (failures - 1))
             pause = max(pause * random.uniform(0.7, 1.3), retry_after(error))

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 import urllib.request
+from http.client import HTTPException
 from typing import Any
+from urllib.parse import quote
 
 from tokenmill.errors import InputError, SourceError, TokenmillError, UsageError
 from tokenmill.remote.address import (
@@ -22,6 +24,7 @@ from tokenmill.remote.address import (
 from tokenmill.remote.patience import patiently, status_of, why
 
 WEB = ("http", "https")
+SILENCE_SECONDS = 60
 PACKAGES = {"s3": "tokenmill[s3]", "s3a": "tokenmill[s3]", "gs": "tokenmill[gcs]", "gcs": "gcsfs"}
 LOGIN = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; for a store other than "
@@ -42,8 +45,8 @@ def filesystem(url: str) -> Any:
             hint="read are local files, hf://, https://, s3://, gs:// and what fsspec knows",
         )
     try:
-        if protocol in WEB:  # proxies and ~/.netrc as everywhere
-            return fsspec.filesystem(protocol, client_kwargs={"trust_env": True})
+        if protocol in WEB:
+            return fsspec.filesystem(protocol, client_kwargs=_web_client())
         return fsspec.filesystem(protocol)
     except ImportError as error:
         package = PACKAGES.get(protocol, "")
@@ -55,13 +58,22 @@ def filesystem(url: str) -> Any:
         raise UsageError(f"{protocol}://: cannot be opened: {why(error)}") from None
 
 
+def _web_client() -> dict[str, Any]:
+    """Proxies and ~/.netrc as everywhere; a limit for silence, as aiohttp's own of five minutes is
+    for a whole answer, however large it is and however steadily it comes."""
+    import aiohttp
+
+    limit = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=SILENCE_SECONDS)
+    return {"trust_env": True, "timeout": limit}
+
+
 def find_in_store(url: str) -> tuple[list[RemoteFile], list[tuple[str, str]]]:
     """The files a URL or a pattern means, in the order of their paths' bytes."""
     fs = filesystem(url)
     protocol = url.partition("://")[0].lower()
     try:
         if protocol in WEB:
-            return [_on_the_web(fs, url)], []
+            return [_on_the_web(fs, url.partition("#")[0])], []
         return _in_store(fs, url, protocol)
     except TokenmillError:
         raise
@@ -125,11 +137,12 @@ def binding(info: dict[str, Any]) -> str:
 def gives_ranges(url: str) -> bool:
     """Whether a web server gives parts of a file: asked for one byte, so that one that does not
     is left before it has sent all."""
-    request = urllib.request.Request(url, headers={"Range": "bytes=0-0"})
+    quoted = quote(url, safe="%/:=&?~+!$,;'@()*[]")  # blanks and letters that are not ASCII
+    request = urllib.request.Request(quoted, headers={"Range": "bytes=0-0"})
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
             return bool(answer.status == 206)
-    except OSError:
+    except (OSError, ValueError, HTTPException):
         return False
 
 
