@@ -87,28 +87,15 @@ def _note(text: str) -> None:
 
 
 def _echo(result: Result, as_json: bool) -> None:
-    manifest = result.manifest
-    files = [file for file in manifest.files if file.kind == "tokens"]
-    if as_json:
-        import msgspec
+    from tokenmill.summary import echo_files, echo_json, result_dict
 
-        told = {
-            "output": result.output,
-            "already_done": result.already_done,
-            "seconds": round(result.seconds, 3),
-            "counts": manifest.counts,
-            "splits": msgspec.to_builtins(manifest.splits),
-            "files": [{"path": f.path, "tokens": f.tokens, "size": f.size} for f in files],
-        }
-        click.echo(msgspec.json.format(msgspec.json.encode(told), indent=1).decode())
+    if as_json:
+        echo_json(result_dict(result))
         return
+    manifest = result.manifest
     if result.already_done:
         click.echo(f"{printable(result.output)}: already complete, nothing to do")
-    for file in files if len(files) <= 6 else [*files[:3], *files[-2:]]:
-        name = printable(file.path)
-        click.echo(f"  {name:32} {file.tokens:>15,} tokens {file.size:>15,} bytes")
-        if len(files) > 6 and file is files[2]:
-            click.echo(f"  ... {len(files) - 5} more")
+    echo_files(manifest)
     for split in manifest.splits:
         click.echo(
             f"  {split.format} {split.name}: {split.documents:,} documents, {split.tokens:,} tokens"

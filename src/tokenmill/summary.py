@@ -11,6 +11,7 @@ import msgspec
 from tokenmill.config import PlanSettings
 from tokenmill.errors import printable
 from tokenmill.formats import get_format
+from tokenmill.manifest import FileEntry, Manifest
 from tokenmill.pipeline import Fetched, Prepared, Result
 from tokenmill.progress import duration
 
@@ -86,16 +87,23 @@ def _left_out(settings: PlanSettings, counts: dict[str, int]) -> list[str]:
     return lines
 
 
+def echo_files(manifest: Manifest) -> list[FileEntry]:
+    """The token files, the first and the last of many."""
+    files = [file for file in manifest.files if file.kind == "tokens"]
+    for file in files if len(files) <= 6 else [*files[:3], *files[-2:]]:
+        name = printable(file.path)
+        click.echo(f"  {name:32} {file.tokens:>15,} tokens {file.size:>15,} bytes")
+        if len(files) > 6 and file is files[2]:
+            click.echo(f"  ... {len(files) - 5} more")
+    return files
+
+
 def echo_summary(result: Result) -> None:
     manifest, counts = result.manifest, result.manifest.counts
     settings = msgspec.convert(manifest.plan["settings"], PlanSettings)
     if result.already_done:
         click.echo(f"{printable(result.output)}: already complete, nothing to do")
-    files = [f for f in manifest.files if f.kind == "tokens"]
-    for file in files if len(files) <= 6 else [*files[:3], *files[-2:]]:
-        click.echo(f"  {file.path:32} {file.tokens:>15,} tokens {file.size:>15,} bytes")
-        if len(files) > 6 and file is files[2]:
-            click.echo(f"  ... {len(files) - 5} more")
+    files = echo_files(manifest)
     for split in (split for split in manifest.splits if split.format == settings.format):
         click.echo(f"  {split.name + ':':6} {split.documents:,} documents, {split.tokens:,} tokens")
     click.echo(
