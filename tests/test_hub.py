@@ -512,6 +512,9 @@ def test_a_repository_that_is_not_there_is_said_to_be_so(world: World) -> None:
     done = world.run("prepare", "hf://datasets/nobody/nothing/x.parquet", "-o", world.out)
     assert done.returncode == 2
     assert "no such dataset" in done.stderr
+    model = world.run("prepare", f"hf://{EDU}/sample/10BT", "-o", world.out)
+    assert model.returncode == 2
+    assert f"a dataset is hf://datasets/{EDU}" in model.stderr
 
 
 def test_offline_without_the_files_says_what_to_fetch(world: World) -> None:

@@ -37,6 +37,7 @@ class Web:
         self.etags: dict[str, str] = {}
         self.ranges, self.given_ranges = True, 0
         self.faults: list[int] = []
+        self.statuses: dict[str, int] = {}
         self.asked: list[tuple[str, str]] = []
         self.on_get = lambda path: None
         web = self
@@ -53,6 +54,8 @@ class Web:
             def do_GET(self) -> None:
                 path = self.path.partition("?")[0]
                 web.asked.append((self.command, self.path))
+                if path in web.statuses:
+                    return self._send(web.statuses[path], b"", {})
                 if self.command == "GET" and web.faults:
                     return self._send(web.faults.pop(0), b"", {})
                 if self.command == "GET":
@@ -209,6 +212,31 @@ def test_what_a_web_server_does_not_have_is_said_to_be_missing(
     assert "name each file" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("status", "code", "said"),
+    [(403, 2, "refused (HTTP 403)"), (401, 2, "refused (HTTP 401)"), (503, 1, "HTTP 503")],
+)
+def test_what_a_web_server_refuses_is_not_said_to_be_missing(
+    web: Web, tmp_path: Path, env: dict[str, str], status: int, code: int, said: str
+) -> None:
+    """fsspec makes one error of them all."""
+    web.files["/a.jsonl"], web.statuses = b"{}", {"/a.jsonl": status}
+    env = {**env, "TOKENMILL_RETRY_SECONDS": "0.01"}
+    done = tokenmill("prepare", f"{web.url}/a.jsonl", "-o", tmp_path / "out", env=env)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "no such file" not in done.stderr
+
+
+def test_a_web_server_that_is_down_is_not_said_to_miss_a_file(
+    tmp_path: Path, env: dict[str, str]
+) -> None:
+    env = {**env, "TOKENMILL_RETRY_SECONDS": "0.01"}
+    done = tokenmill("prepare", "http://127.0.0.1:1/a.jsonl", "-o", tmp_path / "out", env=env)
+    assert done.returncode == 1
+    assert "cannot be fetched" in done.stderr
+
+
 def test_a_file_that_changes_while_it_is_fetched_is_refused(
     web: Web, tmp_path: Path, texts: list[str], env: dict[str, str]
 ) -> None:
@@ -329,6 +357,10 @@ def test_a_store_without_its_package_says_what_to_install(tmp_path: Path) -> Non
     done = tokenmill("prepare", "nosuch://bucket/a.parquet", "-o", tmp_path / "out")
     assert done.returncode == 2
     assert "no such kind of input" in done.stderr
+    done = tokenmill("prepare", "ftp://127.0.0.1:1/a.parquet", "-o", tmp_path / "out")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "fetch the files first" in done.stderr
     assert tokenmill("prepare", tmp_path, "-o", "s3://bucket/out").returncode == 2
 
 
