@@ -508,6 +508,16 @@ def test_a_missing_sample_or_dump_says_which_there_are(world: World) -> None:
     assert not world.out.exists()
 
 
+def test_json_about_the_data_is_refused_before_the_data_is_fetched(world: World) -> None:
+    world.repo.commit({**world.contents, "sample/10BT/zz_stats.json": b'{"rows": 5}'})
+    done = world.run("prepare", f"hf://datasets/{EDU}/sample", "-o", world.out)
+    assert done.returncode == 2
+    assert "zz_stats.json" in done.stderr
+    assert "/**/*.parquet" in done.stderr
+    assert not world.content_requests()
+    ok(world.run("prepare", f"hf://datasets/{EDU}/sample/**/*.parquet", "-o", world.out))
+
+
 def test_a_repository_that_is_not_there_is_said_to_be_so(world: World) -> None:
     done = world.run("prepare", "hf://datasets/nobody/nothing/x.parquet", "-o", world.out)
     assert done.returncode == 2
