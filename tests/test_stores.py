@@ -17,8 +17,9 @@ from conftest import token_bytes, tokenmill, write_jsonl, write_parquet
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.errors import UsageError
-from tokenmill.remote import patience
+from tokenmill import fetch as fetching
+from tokenmill.errors import SourceError, UsageError
+from tokenmill.remote import patience, stores
 from tokenmill.remote.address import (
     fixed_folder,
     hub_address,
@@ -178,8 +179,6 @@ def test_a_slow_web_server_is_limited_in_silence_not_in_time(
 ) -> None:
     """aiohttp ends any answer after five minutes; begun anew each time, it would never come."""
     import aiohttp
-
-    from tokenmill.remote import stores
 
     monkeypatch.setattr(aiohttp.client, "DEFAULT_TIMEOUT", aiohttp.ClientTimeout(total=0.3))
     web.files["/x.jsonl"] = b"x" * 1000
@@ -348,6 +347,36 @@ def test_an_object_that_was_replaced_is_another_input(
     done = tokenmill("prepare", "s3://corpus/a.jsonl", "-o", tmp_path / "out", env=env)
     assert done.returncode == 2
     assert "content changed" in done.stderr
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("when", ["before", "between two pieces"])
+def test_an_object_that_is_replaced_between_listing_and_the_end_of_its_download_is_refused(
+    s3: Any, tmp_path: Path, env: dict[str, str], monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """s3fs answers from its list of the bucket where it has one: that must not be believed."""
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(fetching, "STEP_BYTES", 1000)
+    old, new = b"a" * 3000, b"b" * 3000
+    s3.put_object(Bucket="corpus", Key="web/a.txt", Body=old)
+    stores.filesystem("s3://corpus").clear_instance_cache()
+    [file], _ = stores.find_in_store("s3://corpus/web/*.txt")
+    flow = fetching.Flow(file, threading.Event(), lambda note: None)
+    replaced = []
+
+    def replace(count: int) -> None:
+        if not replaced:
+            replaced.append(s3.put_object(Bucket="corpus", Key="web/a.txt", Body=new))
+
+    if when == "before":
+        replace(0)
+    else:
+        monkeypatch.setattr(flow, "add", replace)
+    with pytest.raises(SourceError, match="has changed since it was listed"):
+        fetching.fetch(flow, tmp_path / "here")
+    [listed], _ = stores.find_in_store("s3://corpus/web/*.txt")
+    assert listed.fingerprint != file.fingerprint
 
 
 def test_a_store_without_its_package_says_what_to_install(tmp_path: Path) -> None:

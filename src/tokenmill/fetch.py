@@ -246,7 +246,7 @@ def _from_store(flow: Flow, folder: Path | None) -> str:
     GrowingFile.sweep(target)
     fs = stores.filesystem(file.url)
     web = file.url.startswith(("http://", "https://"))
-    info = _again(flow, lambda: fs.info(file.url))
+    info = _again(flow, lambda: stores.look(fs, file.url))
     if stores.binding(info) != file.fingerprint or info["size"] != file.size:
         raise _changed(file)
     if web and not stores.gives_ranges(file.url):  # what breaks off is begun anew
@@ -263,7 +263,7 @@ def _write(fs: Any, flow: Flow, target: Path, content: Callable[[Any, Flow], Any
             flow.add(len(piece))
         if growing.length != file.size:
             raise OSError(f"{growing.length} bytes came where {file.size} were announced")
-        if stores.binding(_again(flow, lambda: fs.info(file.url))) != file.fingerprint:
+        if stores.binding(_again(flow, lambda: stores.look(fs, file.url))) != file.fingerprint:
             raise _changed(file)
         name = file.name.rsplit("/", 1)[-1].encode()[-NAME_BYTES:].decode(errors="ignore")
         return str(growing.finish(f"{growing.digest}-{name}", time.time_ns()))

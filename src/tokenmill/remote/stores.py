@@ -76,6 +76,7 @@ def _web_client() -> dict[str, Any]:
 def find_in_store(url: str) -> tuple[list[RemoteFile], list[tuple[str, str]]]:
     """The files a URL or a pattern means, in the order of their paths' bytes."""
     fs = filesystem(url)
+    fs.invalidate_cache()  # a process that lives long asks again
     protocol = url.partition("://")[0].lower()
     try:
         if protocol in WEB:
@@ -127,6 +128,14 @@ def _in_store(fs: Any, url: str, protocol: str) -> tuple[list[RemoteFile], list[
 
 def _file(name: str, url: str, info: dict[str, Any]) -> RemoteFile:
     return RemoteFile(name=name, size=int(info["size"]), fingerprint=binding(info), url=url)
+
+
+def look(fs: Any, url: str) -> dict[str, Any]:
+    """What the store says of a file now. Not what fsspec remembers of its list: a file that was
+    replaced since would come half old, half new, and nobody would know."""
+    fs.invalidate_cache()
+    info: dict[str, Any] = fs.info(url)
+    return info
 
 
 def binding(info: dict[str, Any]) -> str:
