@@ -447,6 +447,8 @@ def test_a_file_that_changes_between_listing_and_download_is_refused(world: Worl
     assert done.returncode == 1
     assert FILES[1] in done.stderr
     assert "changed since it was listed" in done.stderr
+    # What it was changed to is the content of another file: that one stays.
+    assert sha256(world.contents[FILES[0]]) in world.blobs()
 
 
 def test_a_private_repository_says_which_login_is_needed(world: World) -> None:

@@ -16,6 +16,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -88,8 +89,7 @@ def fetch(flow: Flow, folder: Path | None) -> str:
             if not fault:
                 flow.received = file.size
                 return path
-            for damaged in {path, os.path.realpath(path)}:
-                remove_file(Path(damaged))
+            _discard(path, file)
             if not again:
                 flow.note(f"{file.name}: {fault}; fetched once more")
     except (TokenmillError, Stopped):
@@ -101,6 +101,17 @@ def fetch(flow: Flow, folder: Path | None) -> str:
         hint="it has changed since it was listed, or is damaged where it comes from; "
         "the same command tries again",
     )
+
+
+def _discard(path: str, file: RemoteFile) -> None:
+    """Remove a wrong copy. In the Hub's cache it is a link to a blob called by its hash: a blob of
+    another name is not damaged, it is what another file has, which may be read right now."""
+    blob = os.path.realpath(path)
+    kind, _, expected = file.fingerprint.partition(":")
+    name = os.path.basename(blob)
+    remove_file(Path(path))
+    if kind != "sha256" or name == expected or not re.fullmatch(r"[0-9a-f]{64}", name):
+        remove_file(Path(blob))
 
 
 def _explained(error: Exception, file: RemoteFile) -> TokenmillError:
