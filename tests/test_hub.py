@@ -447,6 +447,8 @@ def test_a_file_that_changes_between_listing_and_download_is_refused(world: Worl
     assert done.returncode == 1
     assert FILES[1] in done.stderr
     assert "changed since it was listed" in done.stderr
+    # What it was changed to is the content of another file: that one stays.
+    assert sha256(world.contents[FILES[0]]) in world.blobs()
 
 
 def test_a_private_repository_says_which_login_is_needed(world: World) -> None:
@@ -508,10 +510,23 @@ def test_a_missing_sample_or_dump_says_which_there_are(world: World) -> None:
     assert not world.out.exists()
 
 
+def test_json_about_the_data_is_refused_before_the_data_is_fetched(world: World) -> None:
+    world.repo.commit({**world.contents, "sample/10BT/zz_stats.json": b'{"rows": 5}'})
+    done = world.run("prepare", f"hf://datasets/{EDU}/sample", "-o", world.out)
+    assert done.returncode == 2
+    assert "zz_stats.json" in done.stderr
+    assert "/**/*.parquet" in done.stderr
+    assert not world.content_requests()
+    ok(world.run("prepare", f"hf://datasets/{EDU}/sample/**/*.parquet", "-o", world.out))
+
+
 def test_a_repository_that_is_not_there_is_said_to_be_so(world: World) -> None:
     done = world.run("prepare", "hf://datasets/nobody/nothing/x.parquet", "-o", world.out)
     assert done.returncode == 2
     assert "no such dataset" in done.stderr
+    model = world.run("prepare", f"hf://{EDU}/sample/10BT", "-o", world.out)
+    assert model.returncode == 2
+    assert f"a dataset is hf://datasets/{EDU}" in model.stderr
 
 
 def test_offline_without_the_files_says_what_to_fetch(world: World) -> None:

@@ -17,8 +17,9 @@ from conftest import token_bytes, tokenmill, write_jsonl, write_parquet
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.errors import UsageError
-from tokenmill.remote import patience
+from tokenmill import fetch as fetching
+from tokenmill.errors import SourceError, UsageError
+from tokenmill.remote import patience, stores
 from tokenmill.remote.address import (
     fixed_folder,
     hub_address,
@@ -37,6 +38,7 @@ class Web:
         self.etags: dict[str, str] = {}
         self.ranges, self.given_ranges = True, 0
         self.faults: list[int] = []
+        self.statuses: dict[str, int] = {}
         self.asked: list[tuple[str, str]] = []
         self.on_get = lambda path: None
         web = self
@@ -53,6 +55,8 @@ class Web:
             def do_GET(self) -> None:
                 path = self.path.partition("?")[0]
                 web.asked.append((self.command, self.path))
+                if path in web.statuses:
+                    return self._send(web.statuses[path], b"", {})
                 if self.command == "GET" and web.faults:
                     return self._send(web.faults.pop(0), b"", {})
                 if self.command == "GET":
@@ -176,8 +180,6 @@ def test_a_slow_web_server_is_limited_in_silence_not_in_time(
     """aiohttp ends any answer after five minutes; begun anew each time, it would never come."""
     import aiohttp
 
-    from tokenmill.remote import stores
-
     monkeypatch.setattr(aiohttp.client, "DEFAULT_TIMEOUT", aiohttp.ClientTimeout(total=0.3))
     web.files["/x.jsonl"] = b"x" * 1000
     web.ranges = ranges
@@ -207,6 +209,31 @@ def test_what_a_web_server_does_not_have_is_said_to_be_missing(
     done = tokenmill("prepare", f"{web.url}/*.jsonl", "-o", tmp_path / "out", env=env)
     assert done.returncode == 2
     assert "name each file" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "said"),
+    [(403, 2, "refused (HTTP 403)"), (401, 2, "refused (HTTP 401)"), (503, 1, "HTTP 503")],
+)
+def test_what_a_web_server_refuses_is_not_said_to_be_missing(
+    web: Web, tmp_path: Path, env: dict[str, str], status: int, code: int, said: str
+) -> None:
+    """fsspec makes one error of them all."""
+    web.files["/a.jsonl"], web.statuses = b"{}", {"/a.jsonl": status}
+    env = {**env, "TOKENMILL_RETRY_SECONDS": "0.01"}
+    done = tokenmill("prepare", f"{web.url}/a.jsonl", "-o", tmp_path / "out", env=env)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "no such file" not in done.stderr
+
+
+def test_a_web_server_that_is_down_is_not_said_to_miss_a_file(
+    tmp_path: Path, env: dict[str, str]
+) -> None:
+    env = {**env, "TOKENMILL_RETRY_SECONDS": "0.01"}
+    done = tokenmill("prepare", "http://127.0.0.1:1/a.jsonl", "-o", tmp_path / "out", env=env)
+    assert done.returncode == 1
+    assert "cannot be fetched" in done.stderr
 
 
 def test_a_file_that_changes_while_it_is_fetched_is_refused(
@@ -322,6 +349,36 @@ def test_an_object_that_was_replaced_is_another_input(
     assert "content changed" in done.stderr
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("when", ["before", "between two pieces"])
+def test_an_object_that_is_replaced_between_listing_and_the_end_of_its_download_is_refused(
+    s3: Any, tmp_path: Path, env: dict[str, str], monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """s3fs answers from its list of the bucket where it has one: that must not be believed."""
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(fetching, "STEP_BYTES", 1000)
+    old, new = b"a" * 3000, b"b" * 3000
+    s3.put_object(Bucket="corpus", Key="web/a.txt", Body=old)
+    stores.filesystem("s3://corpus").clear_instance_cache()
+    [file], _ = stores.find_in_store("s3://corpus/web/*.txt")
+    flow = fetching.Flow(file, threading.Event(), lambda note: None)
+    replaced = []
+
+    def replace(count: int) -> None:
+        if not replaced:
+            replaced.append(s3.put_object(Bucket="corpus", Key="web/a.txt", Body=new))
+
+    if when == "before":
+        replace(0)
+    else:
+        monkeypatch.setattr(flow, "add", replace)
+    with pytest.raises(SourceError, match="has changed since it was listed"):
+        fetching.fetch(flow, tmp_path / "here")
+    [listed], _ = stores.find_in_store("s3://corpus/web/*.txt")
+    assert listed.fingerprint != file.fingerprint
+
+
 def test_a_store_without_its_package_says_what_to_install(tmp_path: Path) -> None:
     done = tokenmill("prepare", "gs://bucket/a.parquet", "-o", tmp_path / "out")
     assert done.returncode == 2
@@ -329,6 +386,10 @@ def test_a_store_without_its_package_says_what_to_install(tmp_path: Path) -> Non
     done = tokenmill("prepare", "nosuch://bucket/a.parquet", "-o", tmp_path / "out")
     assert done.returncode == 2
     assert "no such kind of input" in done.stderr
+    done = tokenmill("prepare", "ftp://127.0.0.1:1/a.parquet", "-o", tmp_path / "out")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "fetch the files first" in done.stderr
     assert tokenmill("prepare", tmp_path, "-o", "s3://bucket/out").returncode == 2
 
 

@@ -16,6 +16,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -88,8 +89,7 @@ def fetch(flow: Flow, folder: Path | None) -> str:
             if not fault:
                 flow.received = file.size
                 return path
-            for damaged in {path, os.path.realpath(path)}:
-                remove_file(Path(damaged))
+            _discard(path, file)
             if not again:
                 flow.note(f"{file.name}: {fault}; fetched once more")
     except (TokenmillError, Stopped):
@@ -101,6 +101,17 @@ def fetch(flow: Flow, folder: Path | None) -> str:
         hint="it has changed since it was listed, or is damaged where it comes from; "
         "the same command tries again",
     )
+
+
+def _discard(path: str, file: RemoteFile) -> None:
+    """Remove a wrong copy. In the Hub's cache it is a link to a blob called by its hash: a blob of
+    another name is not damaged, it is what another file has, which may be read right now."""
+    blob = os.path.realpath(path)
+    kind, _, expected = file.fingerprint.partition(":")
+    name = os.path.basename(blob)
+    remove_file(Path(path))
+    if kind != "sha256" or name == expected or not re.fullmatch(r"[0-9a-f]{64}", name):
+        remove_file(Path(blob))
 
 
 def _explained(error: Exception, file: RemoteFile) -> TokenmillError:
@@ -246,7 +257,7 @@ def _from_store(flow: Flow, folder: Path | None) -> str:
     GrowingFile.sweep(target)
     fs = stores.filesystem(file.url)
     web = file.url.startswith(("http://", "https://"))
-    info = _again(flow, lambda: fs.info(file.url))
+    info = _again(flow, lambda: stores.look(fs, file.url))
     if stores.binding(info) != file.fingerprint or info["size"] != file.size:
         raise _changed(file)
     if web and not stores.gives_ranges(file.url):  # what breaks off is begun anew
@@ -263,7 +274,7 @@ def _write(fs: Any, flow: Flow, target: Path, content: Callable[[Any, Flow], Any
             flow.add(len(piece))
         if growing.length != file.size:
             raise OSError(f"{growing.length} bytes came where {file.size} were announced")
-        if stores.binding(_again(flow, lambda: fs.info(file.url))) != file.fingerprint:
+        if stores.binding(_again(flow, lambda: stores.look(fs, file.url))) != file.fingerprint:
             raise _changed(file)
         name = file.name.rsplit("/", 1)[-1].encode()[-NAME_BYTES:].decode(errors="ignore")
         return str(growing.finish(f"{growing.digest}-{name}", time.time_ns()))

@@ -188,6 +188,13 @@ def at_hand(source: Source, path: str, text_column: str) -> Source:
 def _refuse_mixture(folder: str, paths: list[str]) -> None:
     """A readme.txt beside parquet files is hardly meant as a document."""
     kinds = {_kind_of(path)[0] for path in paths}
+    stray = [path for path in paths if path.lower().endswith(".json")]
+    if stray and len(kinds) > 1 and is_url(folder):  # found out when it comes, after a day
+        raise InputError(
+            f"{folder}: holds .json files ({os.path.basename(stray[0])}) beside other inputs",
+            hint="if they are about the data, name the others by a pattern, for example "
+            f"{folder.rstrip('/')}/**/*.parquet; else give both by patterns of their own",
+        )
     if "text" in kinds and len(kinds) > 1:
         text = next(path for path in paths if _kind_of(path)[0] == "text")
         raise InputError(

@@ -384,9 +384,10 @@ def explained_fault(error: BaseException, address: HubAddress, what: str = "") -
             hint=f"accept them on {page}; {login}",
         )
     if isinstance(error, errors.RepositoryNotFoundError):
+        dataset = f"a dataset is hf://datasets/{address.repo}; " if address.kind == "model" else ""
         return InputError(
             f"{address.repo}: no such {address.kind} on {endpoint()}, or it is private",
-            hint=f"check the name on {page}; if it is private: {login}",
+            hint=f"{dataset}check the name on {page}; if it is private: {login}",
         )
     status = status_of(error)
     if status in (401, 403):

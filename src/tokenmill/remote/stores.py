@@ -21,7 +21,7 @@ from tokenmill.remote.address import (
     public_name,
     refuse_credentials,
 )
-from tokenmill.remote.patience import patiently, status_of, why
+from tokenmill.remote.patience import passes, patiently, status_of, why
 
 WEB = ("http", "https")
 SILENCE_SECONDS = 60
@@ -47,7 +47,9 @@ def filesystem(url: str) -> Any:
     try:
         if protocol in WEB:
             return fsspec.filesystem(protocol, client_kwargs=_web_client())
-        return fsspec.filesystem(protocol)
+        kind = fsspec.get_filesystem_class(protocol)
+        if "host" not in kind._get_kwargs_from_urls(url):
+            return fsspec.filesystem(protocol)
     except ImportError as error:
         package = PACKAGES.get(protocol, "")
         raise UsageError(
@@ -56,6 +58,10 @@ def filesystem(url: str) -> Any:
         ) from None
     except Exception as error:
         raise UsageError(f"{protocol}://: cannot be opened: {why(error)}") from None
+    raise UsageError(
+        f"{protocol}://: a host in the URL of such a store is not understood",
+        hint="mount it, or fetch the files first and name them where they are",
+    )
 
 
 def _web_client() -> dict[str, Any]:
@@ -70,6 +76,7 @@ def _web_client() -> dict[str, Any]:
 def find_in_store(url: str) -> tuple[list[RemoteFile], list[tuple[str, str]]]:
     """The files a URL or a pattern means, in the order of their paths' bytes."""
     fs = filesystem(url)
+    fs.invalidate_cache()  # a process that lives long asks again
     protocol = url.partition("://")[0].lower()
     try:
         if protocol in WEB:
@@ -123,6 +130,14 @@ def _file(name: str, url: str, info: dict[str, Any]) -> RemoteFile:
     return RemoteFile(name=name, size=int(info["size"]), fingerprint=binding(info), url=url)
 
 
+def look(fs: Any, url: str) -> dict[str, Any]:
+    """What the store says of a file now. Not what fsspec remembers of its list: a file that was
+    replaced since would come half old, half new, and nobody would know."""
+    fs.invalidate_cache()
+    info: dict[str, Any] = fs.info(url)
+    return info
+
+
 def binding(info: dict[str, Any]) -> str:
     """What changes when the file does: its ETag or hash, else its time; '' where none is told."""
     for key in ("ETag", "etag", "md5Hash", "crc32c", "content_md5", "checksum"):
@@ -151,7 +166,9 @@ def explained_fault(error: BaseException, url: str) -> TokenmillError:
     name, protocol = public_name(url), url.partition("://")[0].lower()
     status = status_of(error)
     kinds = {cls.__name__ for cls in type(error).__mro__}
-    if status == 404 or isinstance(error, FileNotFoundError):
+    # fsspec calls everything that a web server says, or does not, a file that is not there.
+    missing = isinstance(error, FileNotFoundError) and not status and not passes(error)
+    if status == 404 or missing:
         return InputError(f"{name}: no such file or folder")
     denied = status in (401, 403) or isinstance(error, PermissionError)
     if denied or "NoCredentialsError" in kinds or "PartialCredentialsError" in kinds:
