@@ -9,13 +9,16 @@ import urllib.error
 import urllib.request
 from importlib import metadata
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from tokenmill import __version__
 from tokenmill.config import available_cores
 from tokenmill.errors import TokenmillError, without_secrets
 from tokenmill.processes_seen import available_memory, cgroup_memory
 from tokenmill.storage import TrialWrite, trial_write
+
+if TYPE_CHECKING:
+    from tokenmill.portable import Tokenizer
 
 Level = Literal["ok", "warn", "bad"]
 LIBRARIES = (
@@ -188,12 +191,10 @@ def _exactness() -> Check:
     return Check("exactness", "ok", told)
 
 
-def wrong_texts(tok: object) -> list[str]:
+def wrong_texts(tok: Tokenizer) -> list[str]:
     """Texts of the sample on which a tokenizer and the reference differ."""
     from tokenmill.encoders.reference import ReferenceEncoder
-    from tokenmill.portable import Tokenizer
 
-    assert isinstance(tok, Tokenizer)
     reference = ReferenceEncoder(tok.encoding)
     return [
         text

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import difflib
-import itertools
 from pathlib import Path
 from typing import NamedTuple
 
@@ -209,12 +208,13 @@ def _with_import(text: str, aliases: dict[str, str], used_before: set[str]) -> s
     lines = text.splitlines(keepends=True)
     given_up = used_before - _names(tree)
     first = 1 if ast.get_docstring(tree) is not None else 0
-    imports = list(
-        itertools.takewhile(lambda n: isinstance(n, ast.Import | ast.ImportFrom), tree.body[first:])
-    )
+    imports: list[ast.Import | ast.ImportFrom] = []
+    for statement in tree.body[first:]:
+        if not isinstance(statement, ast.Import | ast.ImportFrom):
+            break
+        imports.append(statement)
     line = "import tokenmill\n"
     for node in imports:
-        assert isinstance(node, ast.Import | ast.ImportFrom)
         names = [alias.asname or alias.name.partition(".")[0] for alias in node.names]
         home = aliases.get(names[0], "")
         if len(names) == 1 and names[0] in given_up and home.startswith(("tiktoken", "gigatoken")):
