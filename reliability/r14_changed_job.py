@@ -92,6 +92,8 @@ RUN_CHANGES: dict[str, Free] = {
     "encoder_check": Free({"encoder_check": False}),
     "on_bad_row": Free({"on_bad_row": "quarantine"}),
     "overwrite": Free({"overwrite": True}),
+    "keep_downloads": Free({"keep_downloads": False}),
+    "downloads": Free({"downloads": 1}),
     "sync_seconds": Free(knobs={"sync_seconds": 0.0}),
     "sync_bytes": Free(knobs={"sync_bytes": 1}),
     "stuck_seconds": Free(knobs={"stuck_seconds": 5.0}),
