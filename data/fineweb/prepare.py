@@ -7,7 +7,7 @@
 
 Any --num-proc works, 1 included, under any start method: what `datasets.map` sends to its
 processes is a tokenizer that pickles as its name. It still copies all text into the cache of
-`datasets`; prepare_fineweb.py does not, and takes a tenth of the time.
+`datasets`; prepare_fineweb.py does not, and takes half of the time.
 """
 
 import argparse
