@@ -165,7 +165,8 @@ class _Watcher:
                 one.sample(now, stat.resident, available_memory())
                 if one.pidfd >= 0:
                     self.poll.register(one.pidfd, select.POLLIN)
-            elif sampling and stat.state != "Z":
+            elif sampling and stat.state != "Z" and stat.resident:
+                # One that is about to end has given its memory back already: nothing to note.
                 self.seen[key].sample(now, stat.resident, available)
                 self.seen[key].command = command_line(pid) or self.seen[key].command
         if sampling:
