@@ -241,10 +241,11 @@ def test_the_death_of_a_worker_is_explained(
     assert "the command ended with exit code 7" in report
     assert "first to die: process " in report
     assert said in report, report
-    # its memory over time: small at first, and what it held at its end
+    # its memory over time: small at first, and what it held before its end (which an
+    # interpreter that takes itself down gives back piece by piece, and may be seen at that)
     in_time = next(line for line in report.splitlines() if "in time:" in line)
     sizes = [float(part.split()[2]) for part in in_time.split("in time:")[1].split(",")]
-    assert sizes[-1] - sizes[0] > 50, in_time
+    assert max(sizes) - sizes[0] > 50, in_time
     if "string_at" in death:
         assert "Fatal Python error: Segmentation fault" in done.stderr
         assert "in work" in done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -386,7 +385,6 @@ def test_the_example_for_arrow_batches(tmp_path: Path) -> None:
     assert "int32" in found
 
 
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
 def test_the_example_for_ray_data(tmp_path: Path) -> None:
     assert run_example("ray_data.py", str(ROOT / "sample"), folder=tmp_path).endswith(
         counts(SAMPLES)

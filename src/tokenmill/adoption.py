@@ -31,18 +31,11 @@ from tokenmill.job import open_job
 from tokenmill.manifest import MANIFEST_VERSION, Counts, Manifest, SplitEntry
 from tokenmill.options import NO_LAYOUT, one_of
 from tokenmill.pipeline import Result
-from tokenmill.plan import Plan
+from tokenmill.plan import BoundPlan
 from tokenmill.production import PIECE_BYTES, Made, Production
 from tokenmill.steps import explained, read_piece
 from tokenmill.storage import OutputFiles, Workspace
 from tokenmill.vocabulary_files import find_encoding, settled_id, special_id
-
-
-class ImportPlan(Plan, frozen=True, kw_only=True):
-    bound: dict[str, Any]
-
-    def to_dict(self) -> dict[str, Any]:
-        return self.bound
 
 
 def adopt(
@@ -93,7 +86,7 @@ def adopt(
     )
     sources = [{"name": f.path, "size": (folder / f.path).stat().st_size} for f in files]
     bound = {"settings": settings_to_dict(settings), "sources": sources, IMPORTED: True}
-    plan = ImportPlan(settings=settings, sources=(), bound=bound)
+    plan = BoundPlan(settings=settings, sources=(), bound=bound)
     workspace = Workspace(folder)
     run = RunSettings(workers=0, memory=0, overwrite=overwrite)
     with (
@@ -105,7 +98,7 @@ def adopt(
         if manifest is None:
             manifest = _adopt(folder, plan, files, workspace, interrupts.check)
         if workspace.work.exists():
-            _write_record(workspace, encoding.path or encoding.name)
+            workspace.put_run_record({"tokenizer": encoding.path or encoding.name})
             workspace.remove_work()
     return Result(
         output=os.fspath(directory),
@@ -249,7 +242,7 @@ class _Scan:
 
 def _adopt(
     folder: Path,
-    plan: ImportPlan,
+    plan: BoundPlan,
     files: list[Foreign],
     workspace: Workspace,
     check_interrupt: Callable[[], None],
@@ -328,7 +321,7 @@ def _token_entries(
 
 
 def _manifest(
-    plan: ImportPlan,
+    plan: BoundPlan,
     named: list[Named],
     splits: list[SplitEntry],
     sources: list[dict[str, Any]],
@@ -346,13 +339,3 @@ def _manifest(
         set_aside=[],
         files=[entry for entry, _, _ in named],
     ).sealed()
-
-
-def _write_record(workspace: Workspace, tokenizer: str) -> None:
-    record = {
-        "version": 1,
-        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "tokenizer": tokenizer,
-    }
-    content = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
-    workspace.put(workspace.run_record, content)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import xxhash
 
 from tokenmill.config import PlanSettings, is_plain_name
-from tokenmill.editions import Edition, Named, lay_out_edition, make_edition
+from tokenmill.editions import Edition, Named, lay_out_edition, make_edition, table_of
 from tokenmill.engines.books import Ledger
 from tokenmill.engines.unit import stream_name, token_file
 from tokenmill.errors import StorageError, TokenmillError
@@ -33,7 +33,6 @@ from tokenmill.manifest import (
     Manifest,
     SplitEntry,
     State,
-    checksum_of_digests,
 )
 from tokenmill.pack import StreamState, streams_of
 from tokenmill.plan import Plan
@@ -385,18 +384,10 @@ def _index_files(plan: Plan, grown: dict[str, _Grown]) -> list[Named]:
 
 
 def _write_table(path: str, content: bytes, files: OutputFiles) -> Named:
-    working = "-".join(path.split("/"))
-    files.truncate(working, 0)
-    files.write(working, 0, content)
-    digest = xxhash.xxh3_64_intdigest(content).to_bytes(8, "little")
-    entry = FileEntry(
-        path=path,
-        kind=path.removeprefix("index/"),
-        size=len(content),
-        checksum=checksum_of_digests(digest),
-        pieces=1,
-    )
-    return Named(entry, working, b"")
+    named = table_of(path, content)
+    files.truncate(named.working, 0)
+    files.write(named.working, 0, content)
+    return named
 
 
 def _units_table(ledger: Ledger) -> bytes:

@@ -31,6 +31,7 @@ START_METHODS = ("fork", "spawn", "forkserver")
 # threads and locks that the caller's process happens to hold.
 DEFAULT_START_METHOD = "forkserver"
 
+DEFAULT_DOWNLOADS = 4  # files on their way at a time
 MAX_NAME_BYTES = 255  # of a file, on every usual file system
 
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -212,7 +213,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     on_bad_row: OnBadRow = "stop"
     overwrite: bool = False
     keep_downloads: bool = True
-    downloads: int = 4
+    downloads: int = DEFAULT_DOWNLOADS
     sync_seconds: float = 2.0
     sync_bytes: int = 256_000_000
     stuck_seconds: float = 60.0

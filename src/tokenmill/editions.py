@@ -139,8 +139,13 @@ def _generator(buffers: Buffers) -> Generator[Any, None, Info]:
 
 def named_table(path: str, content: bytes, production: Production) -> Named:
     """A table of the index, which is one piece however long it is: the others are found by it."""
-    working = "-".join(path.split("/"))
-    production.make(working, _generator([content]))
+    named = table_of(path, content)
+    production.make(named.working, _generator([content]))
+    return named
+
+
+def table_of(path: str, content: bytes) -> Named:
+    """A table of the index as the manifest names it."""
     digest = xxhash.xxh3_64_intdigest(content).to_bytes(8, "little")
     entry = FileEntry(
         path=path,
@@ -149,7 +154,7 @@ def named_table(path: str, content: bytes, production: Production) -> Named:
         checksum=checksum_of_digests(digest),
         pieces=1,
     )
-    return Named(entry, working, b"")
+    return Named(entry, "-".join(path.split("/")), b"")
 
 
 def _splits(stream: Reframed, cuts: list[Cut]) -> list[SplitEntry]:

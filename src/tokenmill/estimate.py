@@ -6,10 +6,7 @@ without separators); else they are estimated, and so is whatever follows from th
 
 from __future__ import annotations
 
-import os
-import shutil
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,8 +15,8 @@ import numpy as np
 from tokenmill.config import PlanSettings, available_cores
 from tokenmill.errors import InputError
 from tokenmill.fetch import at_hand_already, fault_of
-from tokenmill.formats import get_format
-from tokenmill.needs import typical_of
+from tokenmill.formats import copies_of, get_format
+from tokenmill.needs import free_bytes, typical_of
 from tokenmill.parquet_footer import text_chunks
 from tokenmill.pipeline import Prepared
 from tokenmill.plan import UNIT_BYTES, Plan
@@ -429,24 +426,12 @@ def disk_bytes(plan: Plan, totals: Totals, files: list[SplitFiles]) -> int:
     index = 8 * totals.documents + 24 * (units + 2 * held_out) + 40 * units + 16 * 4 * units
     listed = 300 * (count + 8) + 400 * len(plan.sources)
     size = index + listed
-    framed = get_format(settings.format).framed  # then the bare tokens lie beside it until the end
-    for layout in [settings, *settings.layouts] if framed else settings.layouts:
+    for layout in copies_of(settings):
         fmt = get_format(layout.format)
         itemsize = np.dtype(layout.dtype).itemsize
         beside = SIDECAR_BYTES * totals.documents if fmt.keeps_documents else 0
         size += totals.tokens * itemsize + count * fmt.header_bytes(layout) + beside
     return int(size)
-
-
-def free_bytes(output: str | os.PathLike[str]) -> int:
-    """Free on the file system that the output will be on; -1 where it cannot be told."""
-    folder = Path(os.path.abspath(output))
-    while not folder.exists():
-        folder = folder.parent
-    try:
-        return shutil.disk_usage(folder).free
-    except OSError:
-        return -1
 
 
 def run_seconds(plan: Plan, probe: Probe | None, cores: int, text_bytes: int) -> tuple[float, str]:

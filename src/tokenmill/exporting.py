@@ -29,7 +29,7 @@ from tokenmill.manifest import Manifest
 from tokenmill.options import Options, formats_of, layout_settings, make_options
 from tokenmill.pack import frame_of
 from tokenmill.pipeline import Result
-from tokenmill.plan import Plan
+from tokenmill.plan import BoundPlan
 from tokenmill.production import Production
 from tokenmill.shards import BLOCK_DOCUMENTS, Reframed
 from tokenmill.steps import explained, read_file, read_piece
@@ -43,15 +43,6 @@ LAYOUT_OPTIONS = (
     "format", "eot", "cut", "shard_tokens", "min_shard_tokens", "last_shard", "compression",
     "name", "dtype",
 )  # fmt: skip
-
-
-class ExportPlan(Plan, frozen=True, kw_only=True):
-    """What an export is bound to: the plan of its source, laid out anew, and the source itself."""
-
-    bound: dict[str, Any]
-
-    def to_dict(self) -> dict[str, Any]:
-        return self.bound
 
 
 def export(
@@ -81,7 +72,7 @@ def export(
 def _export(
     source: Path,
     manifest: Manifest,
-    plan: ExportPlan,
+    plan: BoundPlan,
     workspace: Workspace,
     run: RunSettings,
     interrupts: Interrupts,
@@ -111,7 +102,7 @@ def _export(
 
 def _plan(
     manifest: Manifest, options: Options, source: Path, output: str | os.PathLike[str]
-) -> ExportPlan:
+) -> BoundPlan:
     if Path(output).resolve() == source.resolve():
         raise UsageError(f"-o {output}: is the dataset itself", hint="give another folder")
     old = settings_of(manifest)
@@ -145,7 +136,7 @@ def _plan(
         "settings": settings_to_dict(settings),
         "exported_from": manifest.checksum,
     }
-    return ExportPlan(settings=settings, sources=(), bound=bound)
+    return BoundPlan(settings=settings, sources=(), bound=bound)
 
 
 def _refuse_unframed(source: Path, manifest: Manifest, old: PlanSettings) -> None:
@@ -182,7 +173,7 @@ def _refuse_damaged(source: Path) -> None:
 def _convert(
     source: Path,
     manifest: Manifest,
-    plan: ExportPlan,
+    plan: BoundPlan,
     workspace: Workspace,
     check_interrupt: Callable[[], None],
 ) -> Manifest:
@@ -215,7 +206,7 @@ def _convert(
 def _index(
     source: Path,
     manifest: Manifest,
-    plan: ExportPlan,
+    plan: BoundPlan,
     streams: list[Stream],
     production: Production,
 ) -> list[Named]:
@@ -248,7 +239,7 @@ def _copy(path: Path, size: int) -> Generator[bytes, None, None]:
 
 
 def _manifest(
-    source: Manifest, plan: ExportPlan, named: list[Named], editions: list[Edition]
+    source: Manifest, plan: BoundPlan, named: list[Named], editions: list[Edition]
 ) -> Manifest:
     """The source's counts and sources, with the tokens that the new frame gives."""
     before, after = frame_of(settings_of(source)), frame_of(plan.settings)
@@ -273,11 +264,8 @@ def _write_record(workspace: Workspace, source: Path, seconds: float) -> None:
     """run.json: with what the source's says of its inputs and tokenizer, for `verify --deep`."""
     earlier = read_run(source) or {}
     record: dict[str, Any] = {
-        "version": 1,
-        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "seconds": round(seconds, 3),
         "exported_from": os.path.abspath(source),
         **{key: earlier[key] for key in ("sources", "tokenizer") if key in earlier},
     }
-    content = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
-    workspace.put(workspace.run_record, content)
+    workspace.put_run_record(record)

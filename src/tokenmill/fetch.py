@@ -30,7 +30,7 @@ from tokenmill.errors import SourceError, StorageError, TokenmillError
 from tokenmill.remote import hub, stores
 from tokenmill.remote.address import HubAddress, RemoteFile
 from tokenmill.remote.patience import chain_of, patiently
-from tokenmill.steps import remove_file
+from tokenmill.steps import content_digest, remove_file
 from tokenmill.storage import GrowingFile, cache_folder
 
 STEP_BYTES = 16 << 20
@@ -171,9 +171,7 @@ def _from_hub(flow: Flow, folder: Path | None) -> str:
             )
         )
 
-    return patiently(
-        download, on_wait=flow.waiting, progress=lambda: flow.transferred, sleep=flow.sleep
-    )
+    return str(_again(flow, download))
 
 
 def _bar_of(flow: Flow) -> Any:
@@ -242,11 +240,7 @@ def _kept_copy(folder: Path, compare: bool) -> str:
     for path in sorted(folder.glob("[0-9a-f]*-*")):
         if not compare:
             return str(path)
-        digest = xxhash.xxh3_128()
-        with open(path, "rb") as file:
-            while piece := file.read(READ_BYTES):
-                digest.update(piece)
-        if path.name.startswith(digest.hexdigest()):
+        if path.name.startswith(content_digest(path)):
             return str(path)
     return ""
 

@@ -25,8 +25,8 @@ import xxhash
 from tokenmill.arrow_ipc import Served, layout_of, open_batches
 from tokenmill.errors import RefusedError, SourceError, StorageError, UsageError
 from tokenmill.fields import check_column
-from tokenmill.steps import remove_folder
-from tokenmill.storage import GrowingFile
+from tokenmill.steps import content_digest, remove_folder
+from tokenmill.storage import GrowingFile, cache_folder
 
 COPY_BATCH_BYTES = 4 << 20
 COPY_BATCH_ROWS = 10_000
@@ -140,22 +140,17 @@ def _is_file_of(path: str, table: Any, column: str) -> bool:
 
 
 def _copy_folder(dataset: Any, text_column: str, output: str | os.PathLike[str]) -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     key = xxhash.xxh3_64_hexdigest(
         os.fsencode(os.path.realpath(output)) + b"\0" + text_column.encode()
     )
     fingerprint = re.sub(r"[^A-Za-z0-9]", "", str(dataset._fingerprint))[:64]
-    return Path(base) / "tokenmill" / "datasets" / f"{fingerprint}-{len(dataset)}-{key}"
+    return cache_folder() / "datasets" / f"{fingerprint}-{len(dataset)}-{key}"
 
 
 def _intact_copy(folder: Path) -> Path | None:
     """A copy that an earlier call left, if its content is what its name says."""
     for path in sorted(folder.glob("text-*.arrow")):
-        digest = xxhash.xxh3_128()
-        with open(path, "rb") as file:
-            while piece := file.read(1 << 20):
-                digest.update(piece)
-        if path.name == f"text-{digest.hexdigest()}.arrow":
+        if path.name == f"text-{content_digest(path)}.arrow":
             return path
     return None
 

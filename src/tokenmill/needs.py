@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from tokenmill.errors import OfflineError, RefusedError
-from tokenmill.formats import get_format
+from tokenmill.formats import copies_of
 from tokenmill.plan import Plan
 from tokenmill.sources import Source
 from tokenmill.storage import Workspace, cache_folder
@@ -108,10 +108,8 @@ def needs_of(plan: Plan, supply: Supply, workspace: Workspace, written: int = 0)
     elif not supply.keep:
         held = sum(sizes[: supply.downloads + AHEAD])
     tokens = sum(typical_of(source)[1] for source in plan.sources)
-    first, *others = plan.settings.layouts
-    stream_too = [first] if get_format(first.format).framed else []
-    sizes_of = [np.dtype(layout.dtype).itemsize for layout in (first, *stream_too, *others)]
-    output = int(tokens * sum(sizes_of)) - written
+    each = sum(np.dtype(layout.dtype).itemsize for layout in copies_of(plan.settings))
+    output = int(tokens * each) - written
     folder = _downloads_folder(remote, supply, workspace)
     return Needs(
         fetch_files=len(missing),
@@ -120,8 +118,8 @@ def needs_of(plan: Plan, supply: Supply, workspace: Workspace, written: int = 0)
         held_bytes=held,
         output_bytes=0 if plan.settings.limited else max(0, output),
         downloads=str(folder),
-        downloads_free=_free(folder),
-        output_free=_free(workspace.output),
+        downloads_free=free_bytes(folder),
+        output_free=free_bytes(workspace.output),
         one_disk=_device(folder) == _device(workspace.output),
     )
 
@@ -153,14 +151,15 @@ def _downloads_folder(remote: list[Source], supply: Supply, workspace: Workspace
     return cache_folder()
 
 
-def _nearest(folder: Path) -> Path:
-    folder = Path(os.path.abspath(folder))
-    while not folder.exists():
-        folder = folder.parent
-    return folder
+def _nearest(folder: str | os.PathLike[str]) -> Path:
+    nearest = Path(os.path.abspath(folder))
+    while not nearest.exists():
+        nearest = nearest.parent
+    return nearest
 
 
-def _free(folder: Path) -> int:
+def free_bytes(folder: str | os.PathLike[str]) -> int:
+    """Free on the file system that a folder is, or will be, on; -1 where it cannot be told."""
     try:
         return shutil.disk_usage(_nearest(folder)).free
     except OSError:

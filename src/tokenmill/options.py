@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from tokenmill.config import (
+    DEFAULT_DOWNLOADS,
     DEFAULT_START_METHOD,
     START_METHODS,
     Budget,
@@ -61,7 +62,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     on_bad_row: str = "stop"
     overwrite: bool = False
     keep_downloads: bool = True
-    downloads: int = 4
+    downloads: int = DEFAULT_DOWNLOADS
 
 
 def make_options(options: dict[str, Any]) -> Options:

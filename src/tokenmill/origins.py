@@ -107,13 +107,9 @@ def _check(
     number: int, entry: dict[str, Any], path: str, text_column: str
 ) -> tuple[Source | None, Problem | None]:
     name, size = entry["name"], os.stat(path).st_size
-    fault = ""
-    said = None
-    if is_url(name):
-        said = named_file(name, entry["size"], entry["fingerprint"])
-        fault = fault_of(path, said)
-    if fault:
-        pass
+    said = named_file(name, entry["size"], entry["fingerprint"]) if is_url(name) else None
+    if said is not None and (found := fault_of(path, said)):
+        fault = found
     elif size != entry["size"]:
         fault = f"changed since: {size} bytes, {entry['size']} when the dataset was made"
     else:

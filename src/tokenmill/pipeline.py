@@ -10,7 +10,6 @@ import os
 import platform
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from importlib import metadata
 from typing import Any
 
@@ -236,7 +235,7 @@ def _survey(
 def keep_listings(shelf: Shelf) -> None:
     """So that the same inputs are found again without a request, also offline."""
     for name, content in shelf.new.items():
-        with suppress(TokenmillError):  # nothing is lost but time
+        with contextlib.suppress(TokenmillError):  # nothing is lost but time
             keep_in_cache(name, content)
 
 
@@ -335,7 +334,8 @@ def _mill(
             stats = engine.run(jobs)
             starting = engine.seconds_starting
     except TokenmillError:
-        with suppress(TokenmillError):  # what stopped us is the news, not that syncing fails too
+        # What stopped us is the news, not that syncing fails too.
+        with contextlib.suppress(TokenmillError):
             books.sync_now()  # what is written counts
         raise
     books.sync_now()
@@ -356,8 +356,6 @@ def _write_run_record(
     """run.json: what the manifest must not hold, since it differs from run to run."""
     packages = ("tokenmill", "gigatoken", LIBRARY[prepared.encoding.kind], "pyarrow", "numpy")
     record = {
-        "version": 1,
-        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "seconds": round(seconds, 3),
         **run,
         "settings": msgspec.to_builtins(prepared.run),
@@ -370,8 +368,7 @@ def _write_run_record(
         "python": platform.python_version(),
         "packages": {name: metadata.version(name) for name in packages},
     }
-    content = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
-    workspace.put(workspace.run_record, content)
+    workspace.put_run_record(record)
 
 
 def _warnings(manifest: Manifest, settings: PlanSettings) -> list[str]:

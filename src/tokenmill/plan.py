@@ -90,6 +90,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return sum(source.size for source in self.sources)
 
 
+class BoundPlan(Plan, frozen=True, kw_only=True):
+    """What an export or an import is bound to: the tokens that are there, not inputs to encode."""
+
+    bound: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.bound
+
+
 def fingerprint_of(plan: dict[str, Any]) -> str:
     return xxhash.xxh3_128_hexdigest(msgspec.json.encode(plan, order="sorted"))
 

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from tokenmill.errors import RefusedError, StorageError
 from tokenmill.failpoints import disk_of
 
@@ -99,6 +101,15 @@ def read_file(path: Path) -> bytes:
         raise
     except OSError as error:
         raise StorageError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def content_digest(path: Path) -> str:
+    """Of a file as it is: what storage's `GrowingFile.digest` was when it was written."""
+    digest = xxhash.xxh3_128()
+    with open(path, "rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return str(digest.hexdigest())
 
 
 def read_piece(path: Path, offset: int, length: int) -> bytes:

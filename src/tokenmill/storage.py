@@ -29,6 +29,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import xxhash
 
@@ -95,6 +96,12 @@ class Workspace:
     def put(self, path: Path, content: bytes) -> None:
         """A small file of the dataset; what a crash leaves of it goes with the work folder."""
         write_atomic(path, content, self.work / f".{path.name}.tmp")
+
+    def put_run_record(self, record: dict[str, Any]) -> None:
+        """run.json: what the manifest must not hold, since it differs from run to run."""
+        finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        content = msgspec.json.encode({"version": 1, "finished": finished, **record})
+        self.put(self.run_record, msgspec.json.format(content, indent=1) + b"\n")
 
     def put_cut(self, number: int, content: bytes) -> None:
         """How a fetched source is cut."""

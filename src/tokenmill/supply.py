@@ -9,6 +9,7 @@ units are all durable.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections import deque
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from tokenmill.config import DEFAULT_DOWNLOADS
 from tokenmill.engines.observer import Observer, Snapshot
 from tokenmill.errors import TokenmillError
 from tokenmill.fetch import Flow, Stopped, at_hand_already, fetch
@@ -27,7 +29,6 @@ from tokenmill.sources import Source, at_hand
 from tokenmill.steps import remove_folder
 from tokenmill.storage import Workspace
 
-DEFAULT_DOWNLOADS = 4
 AHEAD = 2  # beyond those on the way, of files that are not kept
 # Below this a file is on its way for too short a time to stagger anything.
 STAGGERED_BYTES = 8 << 20
@@ -35,10 +36,15 @@ STAGGERED_BYTES = 8 << 20
 
 class Supply:
     def __init__(
-        self, plan: Plan, workspace: Workspace, *, keep: bool = True, downloads: int = 0
+        self,
+        plan: Plan,
+        workspace: Workspace,
+        *,
+        keep: bool = True,
+        downloads: int = DEFAULT_DOWNLOADS,
     ) -> None:
-        self.plan, self.workspace, self.keep = plan, workspace, keep
-        self.downloads = downloads or DEFAULT_DOWNLOADS
+        self.plan, self.workspace = plan, workspace
+        self.keep, self.downloads = keep, downloads
         self.bytes_total = 0
         self._at_hand: dict[int, Source] = {}
         self._cuts: dict[int, list[Segment]] = {}
@@ -53,7 +59,7 @@ class Supply:
         self._change = threading.Condition()
         self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._quiet = quiet_hub()
+        self._quiet = contextlib.ExitStack()
         self.surveyed = False
         self._done: set[int] = set()  # sources whose units are all durable
         # Of the others by segment: how many of its units are, of how many (0: not known).
@@ -82,7 +88,7 @@ class Supply:
         for number in list(self._done):
             self._remove(number)  # what a crash left of it
         if self._waiting:
-            self._quiet.__enter__()
+            self._quiet.enter_context(quiet_hub())
         for _ in range(min(self.downloads, len(self._waiting))):
             thread = threading.Thread(target=self._work, daemon=True)
             self._threads.append(thread)
@@ -95,11 +101,12 @@ class Supply:
             self._change.notify_all()
         for thread in self._threads:
             thread.join(0.2)
-        if self._threads:
-            self._quiet.__exit__(None, None, None)
+        self._quiet.close()
 
     def _has(self, source: Source) -> bool:
-        return is_at_hand(source, self._folder(source.number))
+        """Whether it need not be fetched. Its content is compared when it is used."""
+        folder = self._folder(source.number)
+        return source.remote is None or bool(at_hand_already(source.remote, folder, compare=False))
 
     def _folder(self, number: int) -> Path | None:
         return None if self.keep else self.workspace.downloads / str(number)
@@ -240,11 +247,6 @@ class Supply:
         if last in self._paths or flow.file.size < STAGGERED_BYTES:
             return True
         return flow.received * self.downloads >= flow.file.size
-
-
-def is_at_hand(source: Source, folder: Path | None) -> bool:
-    """Whether a source need not be fetched. Its content is compared when it is used."""
-    return source.remote is None or bool(at_hand_already(source.remote, folder, compare=False))
 
 
 class Watched(Observer):

@@ -132,17 +132,7 @@ class Stream:
 
     def rows_of(self, start: int, stop: int) -> I64:
         """Rows of documents [start, stop), which come from one source."""
-        if start >= stop:
-            return np.zeros(0, np.int64)
-        runs = self.runs
-        numbers = range(len(runs))
-        low = bisect.bisect_right(numbers, start, key=lambda i: int(runs[i, 0])) - 1
-        high = bisect.bisect_left(numbers, stop, key=lambda i: int(runs[i, 0]))
-        part = np.array(runs[low:high], np.int64)
-        firsts = np.maximum(part[:, 0], start)
-        lengths = np.diff(np.append(firsts, stop))
-        rows_ahead = part[:, 2] - part[:, 0]  # of the document's number, in each run
-        return np.arange(start, stop, dtype=np.int64) + np.repeat(rows_ahead, lengths)
+        return origins_in(self.runs, start, stop)[1]
 
     def number_in_split(self, document: int, token: int) -> tuple[str, int, int]:
         """As `inspect` counts: split, document in it, token in it, of a token of the stream."""

@@ -1,5 +1,6 @@
 """One file per trainer's format; this is the registry."""
 
+from tokenmill.config import PlanSettings
 from tokenmill.errors import UsageError
 from tokenmill.formats.base import Format
 from tokenmill.formats.build_nanogpt import BUILD_NANOGPT
@@ -27,4 +28,11 @@ def get_format(name: str) -> Format:
         raise UsageError(f"unknown format {name!r}", hint=f"known: {', '.join(FORMATS)}") from None
 
 
-__all__ = ["FORMATS", "Format", "get_format"]
+def copies_of(settings: PlanSettings) -> list[PlanSettings]:
+    """Every copy of the tokens that a job writes: one for each format, and where the first is
+    framed the bare stream besides, which lies there until the end."""
+    framed = get_format(settings.format).framed
+    return [settings, *settings.layouts] if framed else list(settings.layouts)
+
+
+__all__ = ["FORMATS", "Format", "copies_of", "get_format"]

@@ -155,6 +155,11 @@ def fixed_folder(pattern: str) -> str:
     return "/".join(steps[:fixed])
 
 
+def crosses_folders(pattern: str) -> bool:
+    """Whether more has to be listed than the files of the fixed folder."""
+    return "**" in pattern or any(map(has_magic, pattern.split("/")[:-1]))
+
+
 def matcher(pattern: str) -> re.Pattern[str]:
     """As a shell has it: * and ? stay within a folder, ** crosses folders."""
     regex = ""

@@ -29,6 +29,7 @@ from tokenmill.errors import (
 from tokenmill.remote.address import (
     HubAddress,
     RemoteFile,
+    crosses_folders,
     fixed_folder,
     has_magic,
     matcher,
@@ -144,10 +145,8 @@ class _Finder:
     def files(self, commit: str, extensions: tuple[str, ...]) -> list[Entry]:
         path = self.address.path
         if has_magic(path):
-            steps = path.split("/")
-            deep = "**" in path or any(map(has_magic, steps[:-1]))
             matches = matcher(path).fullmatch
-            listed = self.tree(commit, fixed_folder(path), deep)
+            listed = self.tree(commit, fixed_folder(path), crosses_folders(path))
             named = [entry for entry in listed.files if entry.path == path]  # brackets and all
             return named or [entry for entry in listed.files if matches(entry.path)]
         if path.lower().endswith(extensions):

@@ -15,6 +15,7 @@ from urllib.parse import quote
 from tokenmill.errors import InputError, SourceError, TokenmillError, UsageError
 from tokenmill.remote.address import (
     RemoteFile,
+    crosses_folders,
     fixed_folder,
     has_magic,
     matcher,
@@ -102,9 +103,8 @@ def _on_the_web(fs: Any, url: str) -> RemoteFile:
 def _in_store(fs: Any, url: str, protocol: str) -> tuple[list[RemoteFile], list[tuple[str, str]]]:
     path = str(fs._strip_protocol(url))
     if has_magic(path):
-        deep = "**" in path or any(map(has_magic, path.split("/")[:-1]))
-        folder = fixed_folder(path)
-        found = patiently(lambda: fs.find(folder, maxdepth=None if deep else 1, detail=True))
+        folder, depth = fixed_folder(path), None if crosses_folders(path) else 1
+        found = patiently(lambda: fs.find(folder, maxdepth=depth, detail=True))
         matches = matcher(path).fullmatch
         found = {name: info for name, info in found.items() if matches(name)}
         if not found:
@@ -139,7 +139,7 @@ def look(fs: Any, url: str) -> dict[str, Any]:
 
 
 def binding(info: dict[str, Any]) -> str:
-    """What changes when the file does: its ETag or hash, else its time; '' where none is told."""
+    """What changes when the file does: its ETag or hash, else its time, else nothing ("size")."""
     for key in ("ETag", "etag", "md5Hash", "crc32c", "content_md5", "checksum"):
         if info.get(key):
             return "etag:" + re.sub(r'^W/|"', "", str(info[key]))
