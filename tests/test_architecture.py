@@ -18,6 +18,7 @@ ORDER = [
     "errors",
     "failpoints",
     "interrupts",
+    "cgroups",
     "config",
     "memory",
     "tokenizer",

@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 from conftest import tokenmill as run_cli
 
-from tokenmill import doctor, postmortem
+from tokenmill import config, doctor, postmortem
+from tokenmill.cgroups import CgroupMemory, cgroup_cores, cgroup_memory
 from tokenmill.doctor import Check
 from tokenmill.errors import UsageError
 from tokenmill.postmortem import Postmortem, Seen, how_it_ended, report_lines
-from tokenmill.processes_seen import KernelLog, Stat, cgroup_memory, oom_kills
+from tokenmill.processes_seen import KernelLog, Stat, oom_kills
 from tokenmill.storage import trial_write
 
 SECRET = "hf_never_to_be_shown"
@@ -161,34 +162,66 @@ def test_a_trial_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("version", "files"),
-    [
-        (2, {"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "max\n",
-             "sys/fs/cgroup/a/memory.max": "4000000000\n",
-             "sys/fs/cgroup/a/memory.current": "1000000000\n",
-             "sys/fs/cgroup/a/memory.events": "low 0\noom 3\noom_kill 2\n"}),
-        (1, {"proc/self/cgroup": "4:cpu,memory:/x\n0::/\n",
-             "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
-             "sys/fs/cgroup/memory/x/memory.limit_in_bytes": "4000000000\n",
-             "sys/fs/cgroup/memory/x/memory.usage_in_bytes": "1000000000\n",
-             "sys/fs/cgroup/memory/x/memory.oom_control": "under_oom 0\noom_kill 2\n"}),
-    ],
-)  # fmt: skip
-def test_limits_and_kills_of_control_groups_are_read(
-    version: int, files: dict[str, str], tmp_path: Path
-) -> None:
-    for name, content in files.items():
+GROUPS = {
+    "version 2": {
+        "proc/self/cgroup": "0::/a/b\n",
+        "sys/fs/cgroup/a/b/memory.max": "max\n",
+        "sys/fs/cgroup/a/memory.max": "4000000000\n",
+        "sys/fs/cgroup/a/memory.current": "1000000000\n",
+        "sys/fs/cgroup/a/memory.events": "low 0\noom 3\noom_kill 2\n",
+        "sys/fs/cgroup/a/b/cpu.max": "max 100000\n",
+        "sys/fs/cgroup/a/cpu.max": "150000 100000\n",
+        "sys/fs/cgroup/cpu.max": "300000 100000\n",
+    },
+    "version 1": {
+        "proc/self/cgroup": "4:memory:/x\n3:cpu,cpuacct:/x\n0::/\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+        "sys/fs/cgroup/memory/x/memory.limit_in_bytes": "4000000000\n",
+        "sys/fs/cgroup/memory/x/memory.usage_in_bytes": "1000000000\n",
+        "sys/fs/cgroup/memory/x/memory.oom_control": "under_oom 0\noom_kill 2\n",
+        "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1\n",
+        "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+        "sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_quota_us": "75000\n",
+        "sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_period_us": "50000\n",
+    },
+    # In a container the path is the host's, and the files are those of the root.
+    "a container of version 1": {
+        "proc/self/cgroup": "4:memory:/docker/x\n3:cpu:/docker/x\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "4000000000\n",
+        "sys/fs/cgroup/memory/memory.usage_in_bytes": "1000000000\n",
+        "sys/fs/cgroup/memory/memory.oom_control": "under_oom 0\noom_kill 2\n",
+        "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "150000\n",
+        "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+    },
+}
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+def test_limits_and_kills_of_control_groups_are_read(groups: str, tmp_path: Path) -> None:
+    for name, content in GROUPS[groups].items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
     (tmp_path / "proc" / "vmstat").write_text("pgfault 1\noom_kill 5\n")
     assert cgroup_memory(str(tmp_path)) == (4 * 10**9, 10**9, 2)
+    assert cgroup_cores(str(tmp_path)) == 1.5
     assert sorted(oom_kills(str(tmp_path)).values()) == [2, 5]
 
 
 def test_without_control_groups_there_is_no_limit(tmp_path: Path) -> None:
     assert cgroup_memory(str(tmp_path)) == (-1, -1, 0)
+    assert cgroup_cores(str(tmp_path)) == 0
+
+
+def test_memory_and_workers_keep_within_the_control_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "cgroup_memory", lambda: CgroupMemory(10**9, 0, 0))
+    monkeypatch.setattr(config, "cgroup_cores", lambda: 0.5)
+    assert config.memory_allowed() == 10**9
+    assert config.available_cores() == 1
+    monkeypatch.setattr(config, "cgroup_memory", lambda: CgroupMemory(-1, -1, 0))
+    monkeypatch.setattr(config, "cgroup_cores", lambda: 0.0)
+    assert config.memory_allowed() > 10**9
+    assert config.available_cores() == len(os.sched_getaffinity(0))
 
 
 # --- why a process died ----------------------------------------------------------------------

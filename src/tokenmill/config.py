@@ -13,6 +13,7 @@ from unicodedata import category
 
 import msgspec
 
+from tokenmill.cgroups import cgroup_cores, cgroup_memory
 from tokenmill.errors import UsageError
 
 Eot = Literal["append", "prepend", "none"]
@@ -231,30 +232,8 @@ def available_cores() -> int:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:
         cores = os.cpu_count() or 1
-    for text in _cgroup_values("cpu.max"):
-        quota, _, period = text.partition(" ")
-        if quota != "max":
-            cores = min(cores, max(1, round(int(quota) / int(period))))
-    return max(1, cores)
-
-
-def _cgroup_values(name: str) -> list[str]:
-    """A limit's file in this process's control group and every one above it."""
-    try:
-        with open("/proc/self/cgroup") as file:
-            path = next((line[3:].strip() for line in file if line.startswith("0::")), "/")
-    except OSError:
-        return []
-    values = []
-    while True:
-        try:
-            with open(f"/sys/fs/cgroup{path.rstrip('/')}/{name}") as file:
-                values.append(file.read().strip())
-        except OSError:
-            pass
-        if path in ("/", ""):
-            return values
-        path = os.path.dirname(path)
+    quota = cgroup_cores()
+    return max(1, min(cores, round(quota))) if quota else cores
 
 
 def memory_allowed() -> int:
@@ -263,10 +242,8 @@ def memory_allowed() -> int:
         limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
         limit = 8 * 10**9
-    for text in _cgroup_values("memory.max"):
-        if text != "max":
-            limit = min(limit, int(text))
-    return limit
+    group = cgroup_memory().limit
+    return min(limit, group) if group > 0 else limit
 
 
 # What the parts need, measured as PSS (docs/log.md): the coordinator and the fork server with its

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from tokenmill import __version__
+from tokenmill.cgroups import cgroup_memory
 from tokenmill.config import available_cores
 from tokenmill.errors import TokenmillError, without_secrets
-from tokenmill.processes_seen import available_memory, cgroup_memory
+from tokenmill.processes_seen import available_memory
 from tokenmill.storage import TrialWrite, trial_write
 
 if TYPE_CHECKING:

@@ -17,12 +17,12 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from tokenmill.cgroups import cgroup_memory
 from tokenmill.errors import UsageError, printable
 from tokenmill.processes_seen import (
     KernelLog,
     Stat,
     available_memory,
-    cgroup_memory,
     command_line,
     descendants,
     oom_kills,

@@ -15,6 +15,8 @@ import re
 import struct
 from typing import NamedTuple
 
+from tokenmill.cgroups import cgroup_memory, oom_kill_count
+
 PAGE = os.sysconf("SC_PAGE_SIZE")
 # linux/pidfd.h: _IOWR(0xFF, 11, struct pidfd_info) of 64 bytes, and the mask's bit for the status
 PIDFD_GET_INFO = 0xC040FF0B
@@ -91,72 +93,10 @@ def available_memory() -> int:
     return -1
 
 
-class CgroupMemory(NamedTuple):
-    """The memory limit that applies to this process, and how often its killer has struck."""
-
-    limit: int  # bytes; -1: none
-    used: int  # -1: not told
-    kills: int
-
-
-def cgroup_memory(root: str = "") -> CgroupMemory:
-    """Of control groups of either version, in this one and all above; the tightest limit."""
-    limit, used, kills = -1, -1, 0
-    for folder, names in _memory_folders(root):
-        value = _number(f"{folder}/{names[0]}")
-        if value >= 0 and value < 1 << 60 and (limit < 0 or value < limit):
-            limit, used = value, _number(f"{folder}/{names[1]}")
-        kills = max(kills, _counter(f"{folder}/{names[2]}"))
-    return CgroupMemory(limit, used, kills)
-
-
-def _memory_folders(root: str) -> list[tuple[str, tuple[str, str, str]]]:
-    try:
-        with open(f"{root}/proc/self/cgroup") as file:
-            lines = [line.strip().split(":", 2) for line in file]
-    except OSError:
-        return []
-    found = []
-    for _, controllers, own in lines:
-        path = own
-        if controllers == "":
-            base, names = "", ("memory.max", "memory.current", "memory.events")
-        elif "memory" in controllers.split(","):
-            base = "/memory"
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.oom_control")
-        else:
-            continue
-        while True:
-            found.append((f"{root}/sys/fs/cgroup{base}{path.rstrip('/')}", names))
-            if path in ("/", ""):
-                break
-            path = os.path.dirname(path)
-    return found
-
-
-def _number(path: str) -> int:
-    try:
-        with open(path) as file:
-            text = file.read().strip()
-    except OSError:
-        return -1
-    return int(text) if text.isdigit() else -1
-
-
-def _counter(path: str) -> int:
-    """The value behind `oom_kill` in a file of names and values."""
-    with contextlib.suppress(OSError), open(path) as file:
-        for line in file:
-            name, _, value = line.partition(" ")
-            if name == "oom_kill" and value.strip().isdigit():
-                return int(value)
-    return 0
-
-
 def oom_kills(root: str = "") -> dict[str, int]:
     """How often the kernel's out-of-memory killer has struck, by who counts it."""
     return {
-        "the machine (/proc/vmstat)": _counter(f"{root}/proc/vmstat"),
+        "the machine (/proc/vmstat)": oom_kill_count(f"{root}/proc/vmstat"),
         "this control group": cgroup_memory(root).kills,
     }
 
