@@ -33,15 +33,30 @@ class _Rates:
 
     def __init__(self) -> None:
         self.began = time.monotonic()
+        self.first_came: float | None = (
+            None  # seconds until a file that was fetched could be milled
+        )
 
     def describe(self, s: Snapshot) -> tuple[str, str, float]:
         elapsed = max(1e-3, time.monotonic() - self.began)
+        return (
+            f"{s.text_bytes / elapsed / 1e6:.0f} MB/s",
+            f"{human(s.tokens / elapsed)} tok/s",
+            self.eta(s),
+        )
+
+    def eta(self, s: Snapshot) -> float:
+        elapsed = max(1e-3, time.monotonic() - self.began)
         done = s.bytes_done - s.resumed_bytes
         left = max(0, s.bytes_total - s.bytes_done)
-        eta = left * elapsed / done if done else 0.0
-        if s.fetch_total:  # what is still to come decides, where the line is the slower part
-            eta = max(eta, self.fetch_eta(s))
-        return f"{s.text_bytes / elapsed / 1e6:.0f} MB/s", f"{human(s.tokens / elapsed)} tok/s", eta
+        if not s.fetch_total:
+            return left * elapsed / done if done else 0.0
+        # Before the first file had come nothing was slow but the line, and what is still to come
+        # decides where that is the slower part.
+        if self.first_came is None and done:
+            self.first_came = elapsed
+        busy = elapsed - self.first_came if self.first_came is not None else 0.0
+        return max(left * busy / done if done else 0.0, self.fetch_eta(s))
 
     def fetch_eta(self, s: Snapshot) -> float:
         elapsed = max(1e-3, time.monotonic() - self.began)
