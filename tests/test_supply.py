@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,9 +13,10 @@ import msgspec
 import pytest
 from conftest import write_jsonl
 
+from tokenmill import fetch as fetching_one
 from tokenmill import supply as supplying
 from tokenmill.errors import SourceError
-from tokenmill.fetch import Flow
+from tokenmill.fetch import Flow, Stopped
 from tokenmill.options import make_options, plan_settings
 from tokenmill.plan import Plan
 from tokenmill.remote.address import RemoteFile
@@ -95,6 +97,26 @@ def test_a_large_file_begins_when_the_one_before_has_come_a_part_of_its_way(make
     assert until(lambda: "f1" in fetching.begun)
     time.sleep(0.4)
     assert list(fetching.begun) == ["f0", "f1"]
+
+
+def test_comparing_a_file_that_is_here_counts_as_its_coming(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that large files in the cache are compared at the same time, too, the first one first."""
+    path = tmp_path / "a"
+    path.write_bytes(b"x" * 1000)
+    sha256 = "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
+    file = RemoteFile(name="a", size=1000, fingerprint=sha256, url="", repo="o/n")
+    flow = Flow(file, threading.Event(), lambda note: None)
+    monkeypatch.setattr(fetching_one, "READ_BYTES", 300)
+    seen = []
+    compared = flow.compared
+    monkeypatch.setattr(flow, "compared", lambda n: (compared(n), seen.append(flow.received)))
+    assert fetching_one.fault_of(str(path), file, flow) == ""
+    assert seen == [300, 600, 900, 1000]
+    flow.stop.set()
+    with pytest.raises(Stopped):
+        fetching_one.fault_of(str(path), file, flow)
 
 
 def test_small_files_begin_at_once_as_many_as_allowed(make: Make) -> None:

@@ -93,7 +93,7 @@ LAYOUT = [
     click.option(
         "--shard-tokens",
         metavar="N",
-        help="Tokens per shard.  [default: 100M; mds, litdata: 33.5M]",
+        help="Tokens per shard.  [default: 100M; mds, litdata: 33.6M]",
     ),
     click.option(
         "--min-shard-tokens",

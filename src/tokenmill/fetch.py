@@ -56,6 +56,12 @@ class Flow:
         self.received = max(0, self.received + count)
         self.transferred += max(0, count)
 
+    def compared(self, count: int) -> None:
+        """So much of a file that was here already is right: as good as received."""
+        if self.stop.is_set():
+            raise Stopped
+        self.received = max(self.received, count)
+
     def waiting(self, why: str, seconds: float) -> None:
         self.note(f"{self.file.name}: {why}; again in {seconds:.0f} s")
 
@@ -85,7 +91,7 @@ def fetch(flow: Flow, folder: Path | None) -> str:
             flow.received = 0
             if not path:
                 path = (_from_hub if file.repo else _from_store)(flow, folder)
-            fault = fault_of(path, file, flow.stop)
+            fault = fault_of(path, file, flow)
             if not fault:
                 flow.received = file.size
                 return path
@@ -128,7 +134,7 @@ def _explained(error: Exception, file: RemoteFile) -> TokenmillError:
     return hub.explained_fault(error, address, file.name)
 
 
-def fault_of(path: str, file: RemoteFile, stop: Event | None = None) -> str:
+def fault_of(path: str, file: RemoteFile, flow: Flow | None = None) -> str:
     """What is wrong with a copy of a file; '' where nothing is."""
     size = os.path.getsize(path)
     if size != file.size:
@@ -139,9 +145,9 @@ def fault_of(path: str, file: RemoteFile, stop: Event | None = None) -> str:
     digest = hashlib.sha256() if kind == "sha256" else hashlib.sha1(b"blob %d\0" % size)
     with open(path, "rb") as content:
         while piece := content.read(READ_BYTES):
-            if stop is not None and stop.is_set():
-                raise Stopped
             digest.update(piece)
+            if flow is not None:
+                flow.compared(content.tell())
     if digest.hexdigest() == expected:
         return ""
     return f"its {kind} is {digest.hexdigest()}, the Hub says {expected}"

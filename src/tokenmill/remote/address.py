@@ -37,9 +37,7 @@ class RemoteFile(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     size: int
-    fingerprint: (
-        str  # sha256:... of the Hub's large files, git-sha1:... of its small ones, etag:...
-    )
+    fingerprint: str  # sha256: of the Hub's large files, git-sha1: of its small ones, else etag:
     url: str = ""  # for fsspec; may hold a signature, so it is never shown nor stored
     kind: RepoKind = "dataset"  # these four of the Hub
     repo: str = ""
