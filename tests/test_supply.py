@@ -1,8 +1,10 @@
-"""In which order and how far ahead files are fetched; without any network."""
+"""In which order and how far ahead files are fetched, and what is left of it; no network."""
 
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +16,7 @@ import pytest
 from conftest import write_jsonl
 
 from tokenmill import fetch as fetching_one
+from tokenmill import steps
 from tokenmill import supply as supplying
 from tokenmill.errors import SourceError
 from tokenmill.fetch import Flow, Stopped
@@ -21,7 +24,8 @@ from tokenmill.options import make_options, plan_settings
 from tokenmill.plan import Plan
 from tokenmill.remote.address import RemoteFile
 from tokenmill.sources import Source
-from tokenmill.storage import Workspace
+from tokenmill.steps import sweep_unlocked
+from tokenmill.storage import GrowingFile, Workspace
 from tokenmill.supply import Supply
 
 
@@ -171,3 +175,52 @@ def test_what_has_come_is_counted_against_what_is_to_come(make: Make) -> None:
     fetching.finish("f0", "f1")
     assert until(lambda: supply.files_coming == 0)
     assert supply.bytes_done == 200
+
+
+# --- what a killed process left half-written ---------------------------------------------------
+
+
+def test_what_another_process_is_writing_stays_and_goes_when_that_was_killed(
+    tmp_path: Path,
+) -> None:
+    """Told by a lock, not by a process id: a cache may be shared by machines, or containers."""
+    program = (
+        "import pathlib, sys, time\n"
+        "from tokenmill.storage import GrowingFile\n"
+        "growing = GrowingFile(pathlib.Path(sys.argv[1]))\n"
+        "growing.write(b'half')\n"
+        "print('writing', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    writer = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == "writing\n"
+    sweep_unlocked(tmp_path)
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"half"]
+    writer.kill()
+    writer.wait()
+    sweep_unlocked(tmp_path)
+    assert not list(tmp_path.iterdir())
+    writer.stdout.close()
+
+
+def test_a_file_swept_before_it_was_locked_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, swept = steps.disk.open, []
+
+    def open_and_sweep(path: Path, *rest: Any, **more: Any) -> int:
+        fd: int = real(path, *rest, **more)
+        if not swept:
+            swept.append(path)
+            path.unlink()
+        return fd
+
+    monkeypatch.setattr(steps.disk, "open", open_and_sweep)
+    with GrowingFile(tmp_path) as growing:
+        growing.write(b"whole")
+        assert growing.finish("name", 0).read_bytes() == b"whole"
+    assert [path.name for path in tmp_path.iterdir()] == ["name"]
+    assert len(swept) == 1

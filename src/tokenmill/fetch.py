@@ -30,7 +30,7 @@ from tokenmill.errors import SourceError, StorageError, TokenmillError
 from tokenmill.remote import hub, stores
 from tokenmill.remote.address import HubAddress, RemoteFile
 from tokenmill.remote.patience import chain_of, patiently
-from tokenmill.steps import content_digest, remove_file
+from tokenmill.steps import content_digest, remove_file, sweep_unlocked
 from tokenmill.storage import GrowingFile, cache_folder
 
 STEP_BYTES = 16 << 20
@@ -254,7 +254,7 @@ def _kept_copy(folder: Path, compare: bool) -> str:
 def _from_store(flow: Flow, folder: Path | None) -> str:
     file = flow.file
     target = _store_folder(file, folder)
-    GrowingFile.sweep(target)
+    sweep_unlocked(target)
     fs = stores.filesystem(file.url)
     web = file.url.startswith(("http://", "https://"))
     info = _again(flow, lambda: stores.look(fs, file.url))

@@ -25,7 +25,7 @@ import xxhash
 from tokenmill.arrow_ipc import Served, layout_of, open_batches
 from tokenmill.errors import RefusedError, SourceError, StorageError, UsageError
 from tokenmill.fields import check_column
-from tokenmill.steps import content_digest, remove_folder
+from tokenmill.steps import content_digest, remove_folder, sweep_unlocked
 from tokenmill.storage import GrowingFile, cache_folder
 
 COPY_BATCH_BYTES = 4 << 20
@@ -162,6 +162,7 @@ def _write_copy(dataset: Any, column: str, folder: Path) -> Path:
     schema = pyarrow.schema([dataset.data.schema.field(column)]).remove_metadata()
     average = dataset.data.nbytes // max(1, dataset.data.num_rows)
     rows = max(1, min(COPY_BATCH_ROWS, COPY_BATCH_BYTES // (average + 1)))
+    sweep_unlocked(folder)
     try:
         with GrowingFile(folder) as file:
             with pyarrow.ipc.new_stream(file, schema) as writer:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -110,6 +111,26 @@ def content_digest(path: Path) -> str:
         while piece := file.read(1 << 20):
             digest.update(piece)
     return str(digest.hexdigest())
+
+
+def locked_file(folder: Path) -> tuple[Path, int]:
+    """A new file under a name of its own, ours alone for as long as we live: the lock tells."""
+    while True:
+        path = folder / f".{os.urandom(8).hex()}.tmp"
+        fd = disk.open(path, REWRITE | os.O_CLOEXEC, 0o600)
+        with contextlib.suppress(OSError):  # without locks nobody removes it either
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        if os.fstat(fd).st_nlink:
+            return path, fd
+        disk.close(fd)  # swept in the moment before it was locked
+
+
+def sweep_unlocked(folder: Path) -> None:
+    """Remove what processes that are gone, here or on other machines, left half-written."""
+    for path in folder.glob(".*.tmp"):
+        with contextlib.suppress(OSError), opened(path, os.O_RDWR) as fd:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove_file(path)
 
 
 def read_piece(path: Path, offset: int, length: int) -> bytes:

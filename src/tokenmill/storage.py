@@ -40,6 +40,7 @@ from tokenmill.steps import (
     REWRITE,
     Buffer,
     explained,
+    locked_file,
     make_folder,
     name_again,
     opened,
@@ -318,12 +319,11 @@ class GrowingFile:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._temporary = folder / f".{os.getpid()}.tmp"
         self._length = 0
         self._digest = xxhash.xxh3_128()
-        with explained("write", self._temporary):
+        with explained("write to", folder):
             make_folder(folder)
-            self._fd = steps.disk.open(self._temporary, REWRITE | os.O_CLOEXEC, 0o600)
+            self._temporary, self._fd = locked_file(folder)
 
     @property
     def digest(self) -> str:
@@ -332,14 +332,6 @@ class GrowingFile:
     @property
     def length(self) -> int:
         return self._length
-
-    @staticmethod
-    def sweep(folder: Path) -> None:
-        """Remove what processes that are gone left of files they were writing here."""
-        for path in folder.glob(".*.tmp"):
-            process = path.name[1:-4]
-            if process.isdigit() and not _is_running(int(process)):
-                remove_file(path)
 
     def write(self, buffer: Buffer) -> int:
         with explained("write", self._temporary, len(buffer)):
