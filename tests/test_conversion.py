@@ -285,11 +285,35 @@ def test_several_formats_of_one_run_are_those_of_several_runs(
 def test_a_first_shard_is_held_out_only_where_all_formats_have_shards() -> None:
     for formats, val in (
         ("llmc,megatron", "0.0005"),
-        ("llmc,mds", "shard"),
+        ("llmc,modded", "shard"),
+        ("llmc,mds", "shard:100000000"),
         ("megatron,llmc", "none"),
         ("nanogpt,llmc", "0.0005"),
     ):
         assert str(plan_settings(Options(format=formats), "out").val) == val
+
+
+def test_formats_with_shards_of_different_sizes_hold_out_the_same_documents(
+    inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As llm.c's 100M and streaming's 33.5M: what one trains on, another must not hold out."""
+    for name, size in (("modded", 30_000), ("mds", 10_000)):
+        small = msgspec.structs.replace(FORMATS[name], shard_tokens=size)
+        monkeypatch.setitem(FORMATS, name, small)
+    out = tmp_path / "o"
+    tokenmill.prepare(inputs, out, workers=0, format="modded,mds")
+    modded, mds = (tokenmill.open_dataset(out, format=name) for name in ("modded", "mds"))
+    held = [d.tolist()[1:] for d in modded["val"].documents]
+    assert [d.tolist()[:-1] for d in mds["val"].documents] == held
+    assert tokenmill.verify_deep(out).problems == []
+    tokenmill.export(out, tmp_path / "e", format="build-nanogpt", name="x", shard_tokens=7000)
+    again = tokenmill.open_dataset(tmp_path / "e")
+    assert len(again["val"].tokens) == 30_000, "an exact cut, as where it was a shard"
+    tokenmill.export(out, tmp_path / "m", format="mds,megatron")
+    again = tokenmill.open_dataset(tmp_path / "m")
+    assert [d.tolist()[:-1] for d in again["val"].documents] == held
+    assert tokenmill.verify_deep(tmp_path / "e").problems == []
+    assert tokenmill.verify_deep(tmp_path / "m").problems == []
 
 
 def test_an_explicit_option_holds_for_all_formats(inputs: list[Path], tmp_path: Path) -> None:

@@ -138,6 +138,17 @@ def test_overwrite_never_removes_imported_files(
         tokenmill.adopt(folder, format="nanogpt", eot="prepend")
 
 
+def test_an_import_never_removes_what_prepare_made(inputs: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "o"
+    tokenmill.prepare(inputs, out, workers=0)
+    before = dataset_bytes(out)
+    for overwrite in (False, True):
+        with pytest.raises(RefusedError, match="tokenmill's own, and need no import") as error:
+            tokenmill.adopt(out, format="nanogpt", overwrite=overwrite)
+        assert "--overwrite" not in error.value.hint
+    assert dataset_bytes(out) == before
+
+
 # --- what contradicts itself -----------------------------------------------------------------
 
 
@@ -179,7 +190,8 @@ def test_files_that_contradict_themselves_are_not_imported(
         ("llmc", "web_train_000002.bin", "are not a number of uint16 tokens"),
         ("megatron", "web_train_text_document.bin", "are not a number of uint16 tokens"),
         ("megatron", "web_train_text_document.idx", "not as long as its counts say"),
-        ("datatrove", "train/000_web.ds.index", "documents end at token"),
+        ("datatrove", "train/000_web.ds.index", "are not a number of uint64"),
+        ("datatrove", "val/000_web.ds.index", "documents end at token"),
     ],
 )
 def test_files_that_are_cut_short_are_not_imported(
@@ -187,9 +199,50 @@ def test_files_that_are_cut_short_are_not_imported(
 ) -> None:
     folder = foreign(format)
     content = (folder / file).read_bytes()
-    (folder / file).write_bytes(content[: -8 if file.endswith("index") else -1])
+    (folder / file).write_bytes(content[: -8 if file == "val/000_web.ds.index" else -1])
     with pytest.raises(InputError, match=message):
         tokenmill.adopt(folder, format=format)
+
+
+def test_a_folder_may_be_named_from_where_one_stands(
+    foreign: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for format in FORMATS:
+        folder = foreign(format)
+        monkeypatch.chdir(folder.parent)
+        tokenmill.adopt(folder.name, format=format)
+        assert tokenmill.verify(folder).ok
+
+
+def test_shards_with_a_hole_between_them_are_not_imported(foreign: Any) -> None:
+    folder = foreign("llmc", val="none")
+    (folder / "web_train_000002.bin").unlink()
+    with pytest.raises(InputError, match=r"train_000003.bin does not follow web_train_000001"):
+        tokenmill.adopt(folder, format="llmc")
+
+
+def test_an_index_without_its_tokens_is_named(foreign: Any) -> None:
+    folder = foreign("megatron")
+    (folder / "web_train_text_document.bin").unlink()
+    with pytest.raises(InputError, match=r"web_train_text_document.bin: missing"):
+        tokenmill.adopt(folder, format="megatron")
+
+
+def test_metadata_that_is_not_text_says_nothing(foreign: Any) -> None:
+    folder = foreign("datatrove")
+    (folder / "train/000_web.ds.metadata").write_bytes(b"\xff\xfe|2\n")
+    tokenmill.adopt(folder, format="datatrove")
+    assert tokenmill.verify(folder).ok
+
+
+def test_an_empty_file_is_a_split_without_documents(foreign: Any, tmp_path: Path) -> None:
+    folder = foreign("nanogpt")
+    (folder / "train.bin").write_bytes(b"")
+    tokenmill.adopt(folder, format="nanogpt")
+    tokenmill.export(folder, tmp_path / "e", format="flat")
+    dataset = tokenmill.open_dataset(tmp_path / "e")
+    assert list(dataset) == list(tokenmill.open_dataset(folder)) == ["val"]
+    assert len(dataset["val"].documents) == len(tokenmill.open_dataset(folder)["val"].documents)
 
 
 def test_megatron_documents_of_several_sequences_are_whole(tmp_path: Path) -> None:

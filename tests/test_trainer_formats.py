@@ -272,6 +272,9 @@ def test_modded_shards_begin_with_documents_and_are_two_or_more(
         tokenmill.prepare(inputs[0], tmp_path / "one", format="modded", val="none", workers=0)
     assert "--shard-tokens" in error.value.hint
     assert not list((tmp_path / "one").glob("*.bin"))
+    with pytest.raises(TokenmillError, match="needs 2 train shards or more; there is none"):
+        tokenmill.prepare(inputs[0], tmp_path / "none", format="modded", workers=0)
+    assert not list((tmp_path / "none").glob("*.bin"))
 
 
 # --- what cannot be --------------------------------------------------------------------------
@@ -294,6 +297,12 @@ def test_modded_shards_begin_with_documents_and_are_two_or_more(
         ({"format": "hf", "val": "tokens"}, "not a validation rule"),
         ({"format": "flat", "val": "shard"}, "has no shards"),
         ({"format": "nope"}, "unknown format 'nope'"),
+        ({"format": "build-nanogpt", "name": "my_trainset"}, "whose name holds 'train'"),
+        ({"format": "build-nanogpt", "name": "medieval"}, "whose name holds 'val'"),
+        (
+            {"format": "llmc", "shard_tokens": 1_073_741_000, "last_shard": "merge"},
+            "with a last shard merged into one",
+        ),
     ],
 )
 def test_what_a_trainer_could_not_read_is_refused_when_planning(

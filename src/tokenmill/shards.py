@@ -258,15 +258,21 @@ def check_cut(stream: Reframed, cut: Cut) -> None:
             f"{name}: {cut.documents} documents; {fmt.name} counts at most {fmt.max_documents}",
             hint="prepare the inputs in several parts",
         )
-    if cut.split == "train" and cut.of < fmt.min_train_shards:
-        raise TokenmillError(
-            f"{fmt.trainer} needs {fmt.min_train_shards} train shards or more; there is {cut.of}",
-            hint="start anew with --overwrite and a smaller --shard-tokens",
-        )
     if fmt.max_document_tokens is not None:
         for first, lengths in _lengths(stream, cut):
             if len(lengths) and int(lengths.max()) > fmt.max_document_tokens:
                 raise too_long(stream, fmt, first + int(lengths.argmax()), int(lengths.max()))
+
+
+def check_train_shards(cuts: list[Cut], fmt: Format) -> None:
+    """Also where all is held out, and there is none."""
+    found = sum(cut.split == "train" for cut in cuts)
+    if 1 < fmt.min_train_shards > found:
+        raise TokenmillError(
+            f"{fmt.trainer} needs {fmt.min_train_shards} train shards or more; there is "
+            f"{found or 'none'}",
+            hint="start anew with --overwrite and a smaller --shard-tokens",
+        )
 
 
 class ShardView:
