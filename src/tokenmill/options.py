@@ -200,8 +200,8 @@ def check_layout(settings: PlanSettings, asked_name: str | None = None) -> None:
     merged = settings.shard_tokens + settings.min_shard_tokens - 1
     if limit is not None and settings.last_shard == "merge" and merged > limit:
         raise UsageError(
-            f"--shard-tokens {settings.shard_tokens}: with a last shard merged into one, a file may "
-            f"hold {merged} tokens, and {fmt.name} reads at most {limit} in one file",
+            f"--shard-tokens {settings.shard_tokens}: with a last shard merged into one, a file "
+            f"may hold {merged} tokens, and {fmt.name} reads at most {limit} in one file",
             hint="choose a smaller --shard-tokens or --min-shard-tokens",
         )
     fmt.check(settings)
