@@ -444,6 +444,31 @@ def seal(out: Path) -> None:
     (out / "manifest.json").write_bytes(sealed.encode())
 
 
+def test_a_giant_document_is_read_once_however_it_is_framed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A file of text may be one document: each block of it must not read all of it again."""
+
+    class Counted(InMemory):
+        tokens_read = 0
+
+        def read(self, start: int, stop: int) -> Any:
+            self.tokens_read += stop - start
+            return super().read(start, stop)
+
+    monkeypatch.setattr(shards, "BLOCK_TOKENS", 100)
+    old, new = (
+        plan_settings(Options(format="nanogpt", eot=eot), "o") for eot in ("append", "none")
+    )
+    documents = [[1, 2, 50256], [*range(10_000), 50256], [3, 50256]]
+    stored = Counted(documents, old)
+    stream = Reframed(stored, new)
+    view = ShardView(stream, cuts_of(stream, CutRule.all_of(new)[0])[0])
+    found = [t for part in view.bare() for t in part.tolist()]
+    assert found == [1, 2, *range(10_000), 3]
+    assert stored.tokens_read <= 10_006
+
+
 @given(st.data())
 @settings(max_examples=300, deadline=None)
 def test_any_documents_in_any_frame_are_cut_into_the_same_documents(data: st.DataObject) -> None:
@@ -550,6 +575,8 @@ def test_a_merge_killed_anywhere_gives_the_same_bytes(inputs: list[Path], tmp_pa
         ({"format": "mds", "last_shard": "merge"}, "has no minimum"),
         ({"format": "llmc", "last_shard": "drop"}, "must be one of keep, merge, refuse"),
         ({"format": "llmc", "last_shard": "merge", "min_shard_tokens": "x"}, "not a number"),
+        ({"format": "llmc", "last_shard": "merge", "shard_tokens": "9k"}, "would be too short"),
+        ({"format": "llmc", "min_shard_tokens": "x"}, "not a number"),
     ],
 )
 def test_last_shard_rules_that_cannot_be_are_refused(
@@ -571,6 +598,16 @@ def test_a_run_warns_of_a_shard_that_its_trainer_may_refuse(
     short = [f for f in result.manifest.files if f.kind == "tokens" and f.tokens < 29_999]
     assert len(told) == len(short) == 1
     assert told[0].startswith(short[0].path)
+    again = tokenmill.prepare(
+        inputs, tmp_path / "o", **options_for("llmc", val="none", min_shard_tokens=10)
+    )
+    assert not [warning for warning in again.warnings if "fewer than" in warning]
+    alone = tokenmill.prepare(
+        inputs, tmp_path / "a", workers=0, format="llmc,build-nanogpt", shard_tokens="30k",
+        val="none", min_shard_tokens="30k",
+    )  # fmt: skip
+    told = [warning for warning in alone.warnings if "fewer than the 30,000 of --min" in warning]
+    assert len(told) == 2, "what the user asked for holds for every format"
 
 
 def test_plan_says_what_will_become_of_a_short_last_shard(

@@ -15,7 +15,9 @@ from conftest import dataset_bytes
 from conftest import tokenmill as command
 
 import tokenmill
+from tokenmill import adoption
 from tokenmill.errors import InputError, RefusedError, UsageError
+from tokenmill.interrupts import Interrupts
 from tokenmill.manifest import Manifest
 
 FORMATS = ("nanogpt", "llmc", "megatron", "datatrove")
@@ -147,6 +149,40 @@ def test_an_import_never_removes_what_prepare_made(inputs: list[Path], tmp_path:
             tokenmill.adopt(out, format="nanogpt", overwrite=overwrite)
         assert "--overwrite" not in error.value.hint
     assert dataset_bytes(out) == before
+
+
+def test_an_import_can_be_interrupted_while_it_reads(
+    foreign: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index of a large file may be a few bytes, and is written when all is read."""
+    folder = foreign("nanogpt")
+    size = (folder / "train.bin").stat().st_size
+    asked = 0
+
+    def check(self: Interrupts) -> None:
+        nonlocal asked
+        asked += 1
+        if asked > size // 2000:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(adoption, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(Interrupts, "check", check)
+    with pytest.raises(KeyboardInterrupt):
+        tokenmill.adopt(folder, format="nanogpt")
+    monkeypatch.undo()
+    assert not (folder / "manifest.json").exists()
+    tokenmill.adopt(folder, format="nanogpt")
+    assert tokenmill.verify(folder).ok
+
+
+def test_an_index_beside_the_tokens_is_read_in_pieces(
+    foreign: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = foreign("megatron")
+    monkeypatch.setattr(adoption, "PIECE_BYTES", 1000)
+    manifest = tokenmill.adopt(folder, format="megatron").manifest
+    assert all(f.pieces == -(-f.size // 1000) for f in manifest.files if f.kind == "sidecar")
+    assert tokenmill.verify(folder).ok
 
 
 # --- what contradicts itself -----------------------------------------------------------------

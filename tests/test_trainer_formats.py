@@ -23,6 +23,7 @@ import tokenmill
 from tokenmill.errors import TokenmillError, UsageError
 from tokenmill.formats import FORMATS
 from tokenmill.formats.datatrove import metric
+from tokenmill.formats.mds import frame_size
 
 SHARDS = "60k"
 
@@ -390,6 +391,26 @@ def test_mds_packed_with_zstd_is_read_back(inputs: list[Path], tmp_path: Path) -
     shard = index["shards"][0]
     file = packed / "train" / shard["zip_data"]["basename"]
     assert file.stat().st_size == shard["zip_data"]["bytes"] < shard["raw_data"]["bytes"]
+
+
+def test_what_streaming_unpacked_beside_a_shard_is_no_fault_unless_it_differs(
+    inputs: list[Path], tmp_path: Path
+) -> None:
+    """It reads an unpacked shard without comparing it: a stale one would be trained on."""
+    plain, packed = tmp_path / "plain", tmp_path / "packed"
+    for out, how in ((plain, "none"), (packed, "zstd")):
+        options = options_for("mds", val="none", compression=how)
+        tokenmill.prepare(inputs[:1], out, workers=0, **options)
+    name = "train/shard.00000.mds"
+    content = np.fromfile(packed / f"{name}.zstd", np.uint8)
+    unpacked = pyarrow.Codec("zstd").decompress(content, frame_size(content), asbytes=True)
+    (packed / name).write_bytes(unpacked)
+    assert tokenmill.verify(packed).problems == []
+    (packed / name).write_bytes((plain / name).read_bytes())
+    assert [p.partition(":")[0] for p in tokenmill.verify(packed).problems] == [name]
+    (packed / name).unlink()
+    (packed / "train/shard.00099.mds").write_bytes(unpacked)
+    assert len(tokenmill.verify(packed).problems) == 1
 
 
 def test_settings_of_a_format_are_its_trainers_habits() -> None:

@@ -129,11 +129,29 @@ def _side_of_first(folder: Path, file: Foreign, eot_id: int) -> Eot | None:
     return "prepend" if token(0) == eot_id else "none"
 
 
+def _pieces_of(path: Path, size: int) -> Iterator[bytes]:
+    at = 0
+    while at < size:
+        with explained("read", path):
+            content = read_piece(path, at, min(PIECE_BYTES, size - at))
+        if not content:
+            raise InputError(f"{path}: became shorter while it was read")
+        yield content
+        at += len(content)
+
+
 class _Scan:
     """All tokens of a split, once: digests of the files and ends of documents."""
 
-    def __init__(self, folder: Path, settings: PlanSettings, files: list[Foreign]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: PlanSettings,
+        files: list[Foreign],
+        check_interrupt: Callable[[], None],
+    ) -> None:
         self.folder, self.settings, self.files = folder, settings, files
+        self.check_interrupt = check_interrupt  # a terabyte may pass before an index is written
         self.pieces: list[list[tuple[int, int]]] = []
         self.documents: list[int] = []  # that end in each file
 
@@ -144,11 +162,8 @@ class _Scan:
         self.pieces.append(pieces)
         total = file.header_bytes + file.tokens * size
         at = 0
-        while at < total:
-            with explained("read", path):
-                content = read_piece(path, at, min(PIECE_BYTES, total - at))
-            if not content:
-                raise InputError(f"{path}: became shorter while it was read")
+        for content in _pieces_of(path, total):
+            self.check_interrupt()
             pieces.append((len(content), xxhash.xxh3_64_intdigest(content)))
             skipped = file.header_bytes if at == 0 else 0
             tokens = np.frombuffer(content, np.dtype(file.dtype).newbyteorder("<"), offset=skipped)
@@ -257,7 +272,7 @@ def _adopt(
     with contextlib.closing(output), contextlib.closing(production):
         for split in dict.fromkeys(file.split for file in files):
             mine = [file for file in files if file.split == split]
-            scan = _Scan(folder, settings, mine)
+            scan = _Scan(folder, settings, mine, check_interrupt)
             ends = scan.by_index() if mine[0].ends is not None else scan.by_separator()
             made = production.make(f"{split}.ends", ends)
             entries, found = _token_entries(folder, settings, split, mine, made.info)
@@ -309,9 +324,8 @@ def _token_entries(
         entry = made.entry(file.path, "tokens", format=settings.format, **fields)
         named.append(Named(entry, "", made.table()))
         for path in file.beside:
-            content = (folder / path).read_bytes()
-            digest = xxhash.xxh3_64_intdigest(content)
-            beside = Made("", [(len(content), digest)] if content else [], {})
+            contents = _pieces_of(folder / path, (folder / path).stat().st_size)
+            beside = Made("", [(len(c), xxhash.xxh3_64_intdigest(c)) for c in contents], {})
             sidecar = beside.entry(path, "sidecar", format=settings.format)
             named.append(Named(sidecar, "", beside.table()))
         counts = Counts(rows=documents, documents=documents, tokens=file.tokens)

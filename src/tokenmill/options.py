@@ -130,6 +130,8 @@ def layout_settings(
     bare: PlanSettings, options: Options, formats: list[Format], output: str | os.PathLike[str]
 ) -> PlanSettings:
     """Settings of one or several formats: what was asked for holds for all of them."""
+    if options.min_shard_tokens is not None:  # also where a short shard is kept, with a warning
+        parse_count(options.min_shard_tokens, what="--min-shard-tokens")
     first = formats[0].name
     # Workers write the first format whose tokens lie in one piece; the others are made of it.
     formats = sorted(formats, key=lambda fmt: fmt.framed)
@@ -196,6 +198,12 @@ def check_layout(settings: PlanSettings, asked_name: str | None = None) -> None:
         raise UsageError(
             f"--shard-tokens {settings.shard_tokens}: {fmt.name} reads at most {limit} tokens in "
             "one file"
+        )
+    if settings.cut == "exact" and 0 < settings.shard_tokens < settings.min_shard_tokens:
+        raise UsageError(
+            f"--shard-tokens {settings.shard_tokens}: below --min-shard-tokens "
+            f"{settings.min_shard_tokens}, so every shard would be too short",
+            hint="choose another of the two",
         )
     merged = settings.shard_tokens + settings.min_shard_tokens - 1
     if limit is not None and settings.last_shard == "merge" and merged > limit:
