@@ -264,6 +264,20 @@ def test_an_index_without_its_tokens_is_named(foreign: Any) -> None:
         tokenmill.adopt(folder, format="megatron")
 
 
+def test_files_without_a_separator_are_one_document_only_where_that_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    """nanoGPT's shakespeare has none; but so do the files of every other tokenizer."""
+    np.arange(1000, dtype="<u2").tofile(tmp_path / "train.bin")
+    for tokenizer in ("gpt2", "cl100k_base"):  # whose separator no uint16 is
+        with pytest.raises(InputError, match="no separator") as error:
+            tokenmill.adopt(tmp_path, format="nanogpt", tokenizer=tokenizer, dtype="uint16")
+        assert "--eot none" in error.value.hint
+        assert [path.name for path in tmp_path.iterdir()] == ["train.bin"], "nothing is left behind"
+    tokenmill.adopt(tmp_path, format="nanogpt", eot="none")
+    assert len(tokenmill.open_dataset(tmp_path)["train"].documents) == 1
+
+
 def test_metadata_that_is_not_text_says_nothing(foreign: Any) -> None:
     folder = foreign("datatrove")
     (folder / "train/000_web.ds.metadata").write_bytes(b"\xff\xfe|2\n")

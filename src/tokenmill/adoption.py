@@ -96,7 +96,11 @@ def adopt(
     ):
         manifest = opened.manifest
         if manifest is None:
-            manifest = _adopt(folder, plan, files, workspace, interrupts.check)
+            try:
+                manifest = _adopt(folder, plan, files, workspace, interrupts.check)
+            except InputError:  # it is asked again with other options, to which nothing is bound
+                workspace.remove_work()
+                raise
         if workspace.work.exists():
             workspace.put_run_record({"tokenizer": encoding.path or encoding.name})
             workspace.remove_work()
@@ -180,11 +184,12 @@ class _Scan:
     def by_separator(self) -> Generator[Any, None, dict[str, Any]]:
         """Ends of documents: behind each separator, or before each, and at the end of all."""
         prepend = self.settings.eot == "prepend"
-        token = last = 0
+        token = last = separators = 0
         for file in self.files:
             ended = 0
             for tokens in self.blocks(file):
                 at = np.flatnonzero(tokens == self.settings.eot_id) + token + (not prepend)
+                separators += len(at)
                 if prepend:
                     at = at[at > 0]  # the first separator ends nothing
                 if self.settings.eot == "none":
@@ -194,6 +199,13 @@ class _Scan:
                 ended += len(at)
                 yield at.astype("<u8")
             self.documents.append(ended)
+        if token and not separators and self.settings.eot != "none" and file.split == "train":
+            raise InputError(
+                f"{self.folder}: no separator {self.settings.eot_id} in the train files, so no "
+                "document is found",
+                hint="name the tokenizer they were made with (--tokenizer, --eot-token); "
+                "with --eot none all is one document",
+            )
         if last < token:  # the last document, which no separator ends
             self.documents[-1] += 1
             yield np.array([token], "<u8")
