@@ -212,7 +212,7 @@ def _check(settings: PlanSettings) -> None:
     ):
         raise UsageError(
             "--format mds: holds no document without a token, and --eot none may leave one so",
-            hint="add --drop-empty, or leave --eot out",
+            hint="prepare it with --drop-empty, or with a separator",
         )
     if settings.compression == "zstd" and settings.shard_tokens > 1 << 29:
         raise UsageError(
