@@ -285,11 +285,35 @@ def test_several_formats_of_one_run_are_those_of_several_runs(
 def test_a_first_shard_is_held_out_only_where_all_formats_have_shards() -> None:
     for formats, val in (
         ("llmc,megatron", "0.0005"),
-        ("llmc,mds", "shard"),
+        ("llmc,modded", "shard"),
+        ("llmc,mds", "shard:100000000"),
         ("megatron,llmc", "none"),
         ("nanogpt,llmc", "0.0005"),
     ):
         assert str(plan_settings(Options(format=formats), "out").val) == val
+
+
+def test_formats_with_shards_of_different_sizes_hold_out_the_same_documents(
+    inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As llm.c's 100M and streaming's 33.5M: what one trains on, another must not hold out."""
+    for name, size in (("modded", 30_000), ("mds", 10_000)):
+        small = msgspec.structs.replace(FORMATS[name], shard_tokens=size)
+        monkeypatch.setitem(FORMATS, name, small)
+    out = tmp_path / "o"
+    tokenmill.prepare(inputs, out, workers=0, format="modded,mds")
+    modded, mds = (tokenmill.open_dataset(out, format=name) for name in ("modded", "mds"))
+    held = [d.tolist()[1:] for d in modded["val"].documents]
+    assert [d.tolist()[:-1] for d in mds["val"].documents] == held
+    assert tokenmill.verify_deep(out).problems == []
+    tokenmill.export(out, tmp_path / "e", format="build-nanogpt", name="x", shard_tokens=7000)
+    again = tokenmill.open_dataset(tmp_path / "e")
+    assert len(again["val"].tokens) == 30_000, "an exact cut, as where it was a shard"
+    tokenmill.export(out, tmp_path / "m", format="mds,megatron")
+    again = tokenmill.open_dataset(tmp_path / "m")
+    assert [d.tolist()[:-1] for d in again["val"].documents] == held
+    assert tokenmill.verify_deep(tmp_path / "e").problems == []
+    assert tokenmill.verify_deep(tmp_path / "m").problems == []
 
 
 def test_an_explicit_option_holds_for_all_formats(inputs: list[Path], tmp_path: Path) -> None:
@@ -420,6 +444,31 @@ def seal(out: Path) -> None:
     (out / "manifest.json").write_bytes(sealed.encode())
 
 
+def test_a_giant_document_is_read_once_however_it_is_framed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A file of text may be one document: each block of it must not read all of it again."""
+
+    class Counted(InMemory):
+        tokens_read = 0
+
+        def read(self, start: int, stop: int) -> Any:
+            self.tokens_read += stop - start
+            return super().read(start, stop)
+
+    monkeypatch.setattr(shards, "BLOCK_TOKENS", 100)
+    old, new = (
+        plan_settings(Options(format="nanogpt", eot=eot), "o") for eot in ("append", "none")
+    )
+    documents = [[1, 2, 50256], [*range(10_000), 50256], [3, 50256]]
+    stored = Counted(documents, old)
+    stream = Reframed(stored, new)
+    view = ShardView(stream, cuts_of(stream, CutRule.all_of(new)[0])[0])
+    found = [t for part in view.bare() for t in part.tolist()]
+    assert found == [1, 2, *range(10_000), 3]
+    assert stored.tokens_read <= 10_006
+
+
 @given(st.data())
 @settings(max_examples=300, deadline=None)
 def test_any_documents_in_any_frame_are_cut_into_the_same_documents(data: st.DataObject) -> None:
@@ -526,6 +575,8 @@ def test_a_merge_killed_anywhere_gives_the_same_bytes(inputs: list[Path], tmp_pa
         ({"format": "mds", "last_shard": "merge"}, "has no minimum"),
         ({"format": "llmc", "last_shard": "drop"}, "must be one of keep, merge, refuse"),
         ({"format": "llmc", "last_shard": "merge", "min_shard_tokens": "x"}, "not a number"),
+        ({"format": "llmc", "last_shard": "merge", "shard_tokens": "9k"}, "would be too short"),
+        ({"format": "llmc", "min_shard_tokens": "x"}, "not a number"),
     ],
 )
 def test_last_shard_rules_that_cannot_be_are_refused(
@@ -547,6 +598,16 @@ def test_a_run_warns_of_a_shard_that_its_trainer_may_refuse(
     short = [f for f in result.manifest.files if f.kind == "tokens" and f.tokens < 29_999]
     assert len(told) == len(short) == 1
     assert told[0].startswith(short[0].path)
+    again = tokenmill.prepare(
+        inputs, tmp_path / "o", **options_for("llmc", val="none", min_shard_tokens=10)
+    )
+    assert not [warning for warning in again.warnings if "fewer than" in warning]
+    alone = tokenmill.prepare(
+        inputs, tmp_path / "a", workers=0, format="llmc,build-nanogpt", shard_tokens="30k",
+        val="none", min_shard_tokens="30k",
+    )  # fmt: skip
+    told = [warning for warning in alone.warnings if "fewer than the 30,000 of --min" in warning]
+    assert len(told) == 2, "what the user asked for holds for every format"
 
 
 def test_plan_says_what_will_become_of_a_short_last_shard(

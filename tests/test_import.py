@@ -15,7 +15,9 @@ from conftest import dataset_bytes
 from conftest import tokenmill as command
 
 import tokenmill
+from tokenmill import adoption
 from tokenmill.errors import InputError, RefusedError, UsageError
+from tokenmill.interrupts import Interrupts
 from tokenmill.manifest import Manifest
 
 FORMATS = ("nanogpt", "llmc", "megatron", "datatrove")
@@ -138,6 +140,51 @@ def test_overwrite_never_removes_imported_files(
         tokenmill.adopt(folder, format="nanogpt", eot="prepend")
 
 
+def test_an_import_never_removes_what_prepare_made(inputs: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "o"
+    tokenmill.prepare(inputs, out, workers=0)
+    before = dataset_bytes(out)
+    for overwrite in (False, True):
+        with pytest.raises(RefusedError, match="tokenmill's own, and need no import") as error:
+            tokenmill.adopt(out, format="nanogpt", overwrite=overwrite)
+        assert "--overwrite" not in error.value.hint
+    assert dataset_bytes(out) == before
+
+
+def test_an_import_can_be_interrupted_while_it_reads(
+    foreign: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index of a large file may be a few bytes, and is written when all is read."""
+    folder = foreign("nanogpt")
+    size = (folder / "train.bin").stat().st_size
+    asked = 0
+
+    def check(self: Interrupts) -> None:
+        nonlocal asked
+        asked += 1
+        if asked > size // 2000:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(adoption, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(Interrupts, "check", check)
+    with pytest.raises(KeyboardInterrupt):
+        tokenmill.adopt(folder, format="nanogpt")
+    monkeypatch.undo()
+    assert not (folder / "manifest.json").exists()
+    tokenmill.adopt(folder, format="nanogpt")
+    assert tokenmill.verify(folder).ok
+
+
+def test_an_index_beside_the_tokens_is_read_in_pieces(
+    foreign: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = foreign("megatron")
+    monkeypatch.setattr(adoption, "PIECE_BYTES", 1000)
+    manifest = tokenmill.adopt(folder, format="megatron").manifest
+    assert all(f.pieces == -(-f.size // 1000) for f in manifest.files if f.kind == "sidecar")
+    assert tokenmill.verify(folder).ok
+
+
 # --- what contradicts itself -----------------------------------------------------------------
 
 
@@ -179,7 +226,8 @@ def test_files_that_contradict_themselves_are_not_imported(
         ("llmc", "web_train_000002.bin", "are not a number of uint16 tokens"),
         ("megatron", "web_train_text_document.bin", "are not a number of uint16 tokens"),
         ("megatron", "web_train_text_document.idx", "not as long as its counts say"),
-        ("datatrove", "train/000_web.ds.index", "documents end at token"),
+        ("datatrove", "train/000_web.ds.index", "are not a number of uint64"),
+        ("datatrove", "val/000_web.ds.index", "documents end at token"),
     ],
 )
 def test_files_that_are_cut_short_are_not_imported(
@@ -187,9 +235,64 @@ def test_files_that_are_cut_short_are_not_imported(
 ) -> None:
     folder = foreign(format)
     content = (folder / file).read_bytes()
-    (folder / file).write_bytes(content[: -8 if file.endswith("index") else -1])
+    (folder / file).write_bytes(content[: -8 if file == "val/000_web.ds.index" else -1])
     with pytest.raises(InputError, match=message):
         tokenmill.adopt(folder, format=format)
+
+
+def test_a_folder_may_be_named_from_where_one_stands(
+    foreign: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for format in FORMATS:
+        folder = foreign(format)
+        monkeypatch.chdir(folder.parent)
+        tokenmill.adopt(folder.name, format=format)
+        assert tokenmill.verify(folder).ok
+
+
+def test_shards_with_a_hole_between_them_are_not_imported(foreign: Any) -> None:
+    folder = foreign("llmc", val="none")
+    (folder / "web_train_000002.bin").unlink()
+    with pytest.raises(InputError, match=r"train_000003.bin does not follow web_train_000001"):
+        tokenmill.adopt(folder, format="llmc")
+
+
+def test_an_index_without_its_tokens_is_named(foreign: Any) -> None:
+    folder = foreign("megatron")
+    (folder / "web_train_text_document.bin").unlink()
+    with pytest.raises(InputError, match=r"web_train_text_document.bin: missing"):
+        tokenmill.adopt(folder, format="megatron")
+
+
+def test_files_without_a_separator_are_one_document_only_where_that_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    """nanoGPT's shakespeare has none; but so do the files of every other tokenizer."""
+    np.arange(1000, dtype="<u2").tofile(tmp_path / "train.bin")
+    for tokenizer in ("gpt2", "cl100k_base"):  # whose separator no uint16 is
+        with pytest.raises(InputError, match="no separator") as error:
+            tokenmill.adopt(tmp_path, format="nanogpt", tokenizer=tokenizer, dtype="uint16")
+        assert "--eot none" in error.value.hint
+        assert [path.name for path in tmp_path.iterdir()] == ["train.bin"], "nothing is left behind"
+    tokenmill.adopt(tmp_path, format="nanogpt", eot="none")
+    assert len(tokenmill.open_dataset(tmp_path)["train"].documents) == 1
+
+
+def test_metadata_that_is_not_text_says_nothing(foreign: Any) -> None:
+    folder = foreign("datatrove")
+    (folder / "train/000_web.ds.metadata").write_bytes(b"\xff\xfe|2\n")
+    tokenmill.adopt(folder, format="datatrove")
+    assert tokenmill.verify(folder).ok
+
+
+def test_an_empty_file_is_a_split_without_documents(foreign: Any, tmp_path: Path) -> None:
+    folder = foreign("nanogpt")
+    (folder / "train.bin").write_bytes(b"")
+    tokenmill.adopt(folder, format="nanogpt")
+    tokenmill.export(folder, tmp_path / "e", format="flat")
+    dataset = tokenmill.open_dataset(tmp_path / "e")
+    assert list(dataset) == list(tokenmill.open_dataset(folder)) == ["val"]
+    assert len(dataset["val"].documents) == len(tokenmill.open_dataset(folder)["val"].documents)
 
 
 def test_megatron_documents_of_several_sequences_are_whole(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ import tokenmill
 from tokenmill.errors import TokenmillError, UsageError
 from tokenmill.formats import FORMATS
 from tokenmill.formats.datatrove import metric
+from tokenmill.formats.mds import frame_size
 
 SHARDS = "60k"
 
@@ -272,6 +273,9 @@ def test_modded_shards_begin_with_documents_and_are_two_or_more(
         tokenmill.prepare(inputs[0], tmp_path / "one", format="modded", val="none", workers=0)
     assert "--shard-tokens" in error.value.hint
     assert not list((tmp_path / "one").glob("*.bin"))
+    with pytest.raises(TokenmillError, match="needs 2 train shards or more; there is none"):
+        tokenmill.prepare(inputs[0], tmp_path / "none", format="modded", workers=0)
+    assert not list((tmp_path / "none").glob("*.bin"))
 
 
 # --- what cannot be --------------------------------------------------------------------------
@@ -294,6 +298,12 @@ def test_modded_shards_begin_with_documents_and_are_two_or_more(
         ({"format": "hf", "val": "tokens"}, "not a validation rule"),
         ({"format": "flat", "val": "shard"}, "has no shards"),
         ({"format": "nope"}, "unknown format 'nope'"),
+        ({"format": "build-nanogpt", "name": "my_trainset"}, "whose name holds 'train'"),
+        ({"format": "build-nanogpt", "name": "medieval"}, "whose name holds 'val'"),
+        (
+            {"format": "llmc", "shard_tokens": 1_073_741_000, "last_shard": "merge"},
+            "with a last shard merged into one",
+        ),
     ],
 )
 def test_what_a_trainer_could_not_read_is_refused_when_planning(
@@ -381,6 +391,26 @@ def test_mds_packed_with_zstd_is_read_back(inputs: list[Path], tmp_path: Path) -
     shard = index["shards"][0]
     file = packed / "train" / shard["zip_data"]["basename"]
     assert file.stat().st_size == shard["zip_data"]["bytes"] < shard["raw_data"]["bytes"]
+
+
+def test_what_streaming_unpacked_beside_a_shard_is_no_fault_unless_it_differs(
+    inputs: list[Path], tmp_path: Path
+) -> None:
+    """It reads an unpacked shard without comparing it: a stale one would be trained on."""
+    plain, packed = tmp_path / "plain", tmp_path / "packed"
+    for out, how in ((plain, "none"), (packed, "zstd")):
+        options = options_for("mds", val="none", compression=how)
+        tokenmill.prepare(inputs[:1], out, workers=0, **options)
+    name = "train/shard.00000.mds"
+    content = np.fromfile(packed / f"{name}.zstd", np.uint8)
+    unpacked = pyarrow.Codec("zstd").decompress(content, frame_size(content), asbytes=True)
+    (packed / name).write_bytes(unpacked)
+    assert tokenmill.verify(packed).problems == []
+    (packed / name).write_bytes((plain / name).read_bytes())
+    assert [p.partition(":")[0] for p in tokenmill.verify(packed).problems] == [name]
+    (packed / name).unlink()
+    (packed / "train/shard.00099.mds").write_bytes(unpacked)
+    assert len(tokenmill.verify(packed).problems) == 1
 
 
 def test_settings_of_a_format_are_its_trainers_habits() -> None:

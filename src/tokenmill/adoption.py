@@ -96,7 +96,11 @@ def adopt(
     ):
         manifest = opened.manifest
         if manifest is None:
-            manifest = _adopt(folder, plan, files, workspace, interrupts.check)
+            try:
+                manifest = _adopt(folder, plan, files, workspace, interrupts.check)
+            except InputError:  # it is asked again with other options, to which nothing is bound
+                workspace.remove_work()
+                raise
         if workspace.work.exists():
             workspace.put_run_record({"tokenizer": encoding.path or encoding.name})
             workspace.remove_work()
@@ -129,11 +133,29 @@ def _side_of_first(folder: Path, file: Foreign, eot_id: int) -> Eot | None:
     return "prepend" if token(0) == eot_id else "none"
 
 
+def _pieces_of(path: Path, size: int) -> Iterator[bytes]:
+    at = 0
+    while at < size:
+        with explained("read", path):
+            content = read_piece(path, at, min(PIECE_BYTES, size - at))
+        if not content:
+            raise InputError(f"{path}: became shorter while it was read")
+        yield content
+        at += len(content)
+
+
 class _Scan:
     """All tokens of a split, once: digests of the files and ends of documents."""
 
-    def __init__(self, folder: Path, settings: PlanSettings, files: list[Foreign]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: PlanSettings,
+        files: list[Foreign],
+        check_interrupt: Callable[[], None],
+    ) -> None:
         self.folder, self.settings, self.files = folder, settings, files
+        self.check_interrupt = check_interrupt  # a terabyte may pass before an index is written
         self.pieces: list[list[tuple[int, int]]] = []
         self.documents: list[int] = []  # that end in each file
 
@@ -144,11 +166,8 @@ class _Scan:
         self.pieces.append(pieces)
         total = file.header_bytes + file.tokens * size
         at = 0
-        while at < total:
-            with explained("read", path):
-                content = read_piece(path, at, min(PIECE_BYTES, total - at))
-            if not content:
-                raise InputError(f"{path}: became shorter while it was read")
+        for content in _pieces_of(path, total):
+            self.check_interrupt()
             pieces.append((len(content), xxhash.xxh3_64_intdigest(content)))
             skipped = file.header_bytes if at == 0 else 0
             tokens = np.frombuffer(content, np.dtype(file.dtype).newbyteorder("<"), offset=skipped)
@@ -165,11 +184,12 @@ class _Scan:
     def by_separator(self) -> Generator[Any, None, dict[str, Any]]:
         """Ends of documents: behind each separator, or before each, and at the end of all."""
         prepend = self.settings.eot == "prepend"
-        token = last = 0
+        token = last = separators = 0
         for file in self.files:
             ended = 0
             for tokens in self.blocks(file):
                 at = np.flatnonzero(tokens == self.settings.eot_id) + token + (not prepend)
+                separators += len(at)
                 if prepend:
                     at = at[at > 0]  # the first separator ends nothing
                 if self.settings.eot == "none":
@@ -179,6 +199,13 @@ class _Scan:
                 ended += len(at)
                 yield at.astype("<u8")
             self.documents.append(ended)
+        if token and not separators and self.settings.eot != "none" and file.split == "train":
+            raise InputError(
+                f"{self.folder}: no separator {self.settings.eot_id} in the train files, so no "
+                "document is found",
+                hint="name the tokenizer they were made with (--tokenizer, --eot-token); "
+                "with --eot none all is one document",
+            )
         if last < token:  # the last document, which no separator ends
             self.documents[-1] += 1
             yield np.array([token], "<u8")
@@ -257,7 +284,7 @@ def _adopt(
     with contextlib.closing(output), contextlib.closing(production):
         for split in dict.fromkeys(file.split for file in files):
             mine = [file for file in files if file.split == split]
-            scan = _Scan(folder, settings, mine)
+            scan = _Scan(folder, settings, mine, check_interrupt)
             ends = scan.by_index() if mine[0].ends is not None else scan.by_separator()
             made = production.make(f"{split}.ends", ends)
             entries, found = _token_entries(folder, settings, split, mine, made.info)
@@ -309,9 +336,8 @@ def _token_entries(
         entry = made.entry(file.path, "tokens", format=settings.format, **fields)
         named.append(Named(entry, "", made.table()))
         for path in file.beside:
-            content = (folder / path).read_bytes()
-            digest = xxhash.xxh3_64_intdigest(content)
-            beside = Made("", [(len(content), digest)] if content else [], {})
+            contents = _pieces_of(folder / path, (folder / path).stat().st_size)
+            beside = Made("", [(len(c), xxhash.xxh3_64_intdigest(c)) for c in contents], {})
             sidecar = beside.entry(path, "sidecar", format=settings.format)
             named.append(Named(sidecar, "", beside.table()))
         counts = Counts(rows=documents, documents=documents, tokens=file.tokens)

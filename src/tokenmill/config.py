@@ -80,7 +80,7 @@ class Val(msgspec.Struct, frozen=True, kw_only=True):
     """Which documents are held out: a hashed fraction, the first ones, llm.c's first shard."""
 
     kind: ValKind
-    amount: int = 0
+    amount: int = 0  # of `shard` too, where formats of one run have shards of different sizes
     fraction: str = ""  # the shortest decimal that is this float
 
     @classmethod

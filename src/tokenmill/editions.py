@@ -23,6 +23,7 @@ from tokenmill.shards import (
     ShardView,
     Stored,
     check_cut,
+    check_train_shards,
     cut_stream,
     documents_between,
     number_cuts,
@@ -98,6 +99,7 @@ def lay_out_edition(
         entry = made.entry(folder + path, "sidecar", format=fmt.name)
         beside.append(Named(entry, working, made.table()))
 
+    check_train_shards([cut for mine in cuts for cut in mine], fmt)
     for stream, mine in zip(streams, cuts, strict=True):
         for cut in mine:
             check_cut(stream, cut)

@@ -367,7 +367,7 @@ def split_tokens(settings: PlanSettings, tokens: int, documents: int) -> list[tu
     elif val.kind == "docs":
         held = tokens * min(val.amount, documents) // max(1, documents)
     else:
-        held = min(tokens, val.amount if val.kind == "tokens" else settings.shard_tokens)
+        held = min(tokens, val.amount or settings.shard_tokens)
     return [("val", held), ("train", tokens - held)]
 
 

@@ -117,18 +117,19 @@ def _plan(
         options = msgspec.structs.replace(options, name=old.name)
     formats = formats_of(options.format)
     val = _val(old, options, formats[0].eot, manifest)
+    held = old.val.amount or old.shard_tokens
     if val.kind == "shard" and not all(fmt.sharded for fmt in formats):
-        val = Val(kind="tokens", amount=old.shard_tokens)
+        val = Val(kind="tokens", amount=held)
     settings = layout_settings(
         msgspec.structs.replace(old, val=val, eot_id=-1 if options.eot == "none" else old.eot_id),
         options,
         formats,
         output,
     )
-    if val.kind == "shard" and {s.shard_tokens for s in settings.layouts} != {old.shard_tokens}:
-        settings = msgspec.structs.replace(
-            settings, val=Val(kind="tokens", amount=old.shard_tokens)
-        )
+    if val.kind == "shard":
+        same = {s.shard_tokens for s in settings.layouts} == {held}
+        val = Val(kind="shard", amount=0 if same else held)
+        settings = msgspec.structs.replace(settings, val=val)
     if [s.eot for s in settings.layouts] != [old.eot] * len(settings.layouts):
         _refuse_unframed(source, manifest, old)
     bound = {

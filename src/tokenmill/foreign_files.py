@@ -6,6 +6,7 @@ and datatrove's `.ds.index` say where each ends. Whatever contradicts itself is 
 
 from __future__ import annotations
 
+import itertools
 import re
 import struct
 from collections.abc import Callable, Iterator
@@ -55,6 +56,8 @@ def find_foreign(folder: Path, format: str, dtype: Dtype) -> tuple[str, list[For
 
 def _sized(folder: Path, name: str, dtype: Dtype, header: int = 0) -> int:
     """Tokens of a file, by its size."""
+    if not (folder / name).is_file():
+        raise InputError(f"{folder / name}: missing, or not a file")
     size = (folder / name).stat().st_size - header
     if size < 0 or size % np.dtype(dtype).itemsize:
         raise InputError(
@@ -79,6 +82,13 @@ def _llmc(folder: Path, dtype: Dtype) -> tuple[str, list[Foreign]]:
             hint="move those of one into a folder of their own",
         )
     matches.sort(key=lambda match: (match[2], int(match[3])))
+    for one, following in itertools.pairwise(matches):
+        if one[2] == following[2] and int(following[3]) != int(one[3]) + 1:
+            raise InputError(
+                f"{folder}: {following[0]} does not follow {one[0]}: a document that goes on from "
+                "one shard to the next would be glued to another",
+                hint="fetch what is missing, or number the shards without holes",
+            )
     return "".join(names), [_llmc_file(folder, match) for match in matches]
 
 
@@ -159,9 +169,7 @@ def _megatron_file(folder: Path, prefix: str) -> Foreign:
 
 def _datatrove(folder: Path, dtype: Dtype) -> tuple[str, list[Foreign]]:
     found = []
-    for path in sorted(
-        folder / p for part in (".", "train", "val") for p in (folder / part).glob("*.ds")
-    ):
+    for path in sorted(p for part in (".", "train", "val") for p in (folder / part).glob("*.ds")):
         found.append(_datatrove_file(folder, str(path.relative_to(folder)), dtype))
     names = {re.sub(r"^\d+_", "", Path(file.path).stem) for file in found}
     return names.pop() if len(names) == 1 else "tokens", found
@@ -174,10 +182,13 @@ def _datatrove_file(folder: Path, name: str, dtype: Dtype) -> Foreign:
     beside = [f"{name}.index"]
     if metadata.is_file():
         beside.append(f"{name}.metadata")
-        size = metadata.read_text().partition("\n")[0].rpartition("|")[2]
+        first = metadata.read_text(errors="replace").partition("\n")[0]
+        size = first.rpartition("|")[2]
         if size in ("2", "4"):
             dtype = "uint16" if size == "2" else "uint32"
     tokens, count = _sized(folder, name, dtype), index.stat().st_size // 8
+    if index.stat().st_size % 8:
+        raise InputError(f"{index}: {index.stat().st_size} bytes are not a number of uint64")
 
     def ends() -> Iterator[I64]:
         for first in range(0, count, BLOCK):

@@ -46,6 +46,10 @@ class _Revisions(msgspec.Struct):
     plan: _RevisionsOf
 
 
+class _Planned(msgspec.Struct):
+    plan: dict[str, Any]
+
+
 class Opened(msgspec.Struct, frozen=True):
     """Either a dataset that is finished already, or books to go on with."""
 
@@ -64,7 +68,9 @@ def open_job(
 ) -> Iterator[Opened]:
     """Lock the output, recover what is there, and refuse what would mix or destroy."""
     refuse_links(workspace.output)
-    if IMPORTED not in plan.to_dict():
+    if IMPORTED in plan.to_dict():
+        _refuse_ours(workspace)
+    else:
         _refuse_foreign(workspace)
     if workspace.manifest.exists() and not workspace.work.exists() and not run.overwrite:
         yield Opened(_finished(plan, workspace), None, [], {})
@@ -131,6 +137,27 @@ def _refuse_foreign(workspace: Workspace) -> None:
             f"{workspace.output}: has files that are not ours ({shown})",
             hint="give a new or empty folder with -o",
         )
+
+
+def _refuse_ours(workspace: Workspace) -> None:
+    """Of files that `prepare` made there is nothing to import, and to begin anew is to remove
+    them: that is never what `import` is asked for."""
+    for path in (workspace.manifest, workspace.removing, workspace.plan):
+        if not path.exists():
+            continue
+        try:
+            old = msgspec.json.decode(read_file(path), type=_Planned).plan
+        except UNREADABLE as error:
+            raise RefusedError(
+                f"{path}: damaged: {error}", hint="look into the folder, and remove it by hand"
+            ) from None
+        if IMPORTED not in old:
+            raise RefusedError(
+                f"{workspace.output}: its files are tokenmill's own, and need no import",
+                hint="verify, inspect and export work on a finished dataset as it is"
+                if path == workspace.manifest
+                else "the command that began it completes it",
+            )
 
 
 def _remove_old(plan: Plan, workspace: Workspace) -> None:

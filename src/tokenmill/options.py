@@ -130,10 +130,17 @@ def layout_settings(
     bare: PlanSettings, options: Options, formats: list[Format], output: str | os.PathLike[str]
 ) -> PlanSettings:
     """Settings of one or several formats: what was asked for holds for all of them."""
+    if options.min_shard_tokens is not None:  # also where a short shard is kept, with a warning
+        parse_count(options.min_shard_tokens, what="--min-shard-tokens")
+    first = formats[0].name
     # Workers write the first format whose tokens lie in one piece; the others are made of it.
     formats = sorted(formats, key=lambda fmt: fmt.framed)
     layouts = [_layout(options, fmt, bare.val, output, bare.vocab_size) for fmt in formats]
     settings = msgspec.structs.replace(bare.laid_out(layouts[0]), more=tuple(layouts[1:]))
+    sizes = {layout.format: layout.shard_tokens for layout in layouts}
+    if bare.val.kind == "shard" and not bare.val.amount and len(set(sizes.values())) > 1:
+        # What one format trains on must not be held out in another: the first one's shard for all.
+        settings = msgspec.structs.replace(settings, val=Val(kind="shard", amount=sizes[first]))
     for one in settings.layouts:
         check_layout(one, options.name)
     return settings
@@ -191,6 +198,19 @@ def check_layout(settings: PlanSettings, asked_name: str | None = None) -> None:
         raise UsageError(
             f"--shard-tokens {settings.shard_tokens}: {fmt.name} reads at most {limit} tokens in "
             "one file"
+        )
+    if settings.cut == "exact" and 0 < settings.shard_tokens < settings.min_shard_tokens:
+        raise UsageError(
+            f"--shard-tokens {settings.shard_tokens}: below --min-shard-tokens "
+            f"{settings.min_shard_tokens}, so every shard would be too short",
+            hint="choose another of the two",
+        )
+    merged = settings.shard_tokens + settings.min_shard_tokens - 1
+    if limit is not None and settings.last_shard == "merge" and merged > limit:
+        raise UsageError(
+            f"--shard-tokens {settings.shard_tokens}: with a last shard merged into one, a file "
+            f"may hold {merged} tokens, and {fmt.name} reads at most {limit} in one file",
+            hint="choose a smaller --shard-tokens or --min-shard-tokens",
         )
     fmt.check(settings)
 

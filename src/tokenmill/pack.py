@@ -413,7 +413,7 @@ class CutRule(msgspec.Struct, frozen=True):
             return at if at < end else None
         if self.val.kind == "tokens":
             return self._first_start_from(self.val.amount, state, end, starts)
-        return self._cut_at(self.shard_tokens, state, end, starts)
+        return self._cut_at(self.val.amount or self.shard_tokens, state, end, starts)
 
     def _file_end(
         self, split_start: int, file: int, state: StreamState, end: int, starts: I64 | None

@@ -9,6 +9,7 @@ import contextlib
 import os
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Any
@@ -16,7 +17,14 @@ from typing import Any
 import msgspec
 
 from tokenmill import commit as committing
-from tokenmill.config import Budget, PlanSettings, RunSettings, fit_budget, parse_bytes
+from tokenmill.config import (
+    Budget,
+    PlanSettings,
+    RunSettings,
+    fit_budget,
+    parse_bytes,
+    parse_count,
+)
 from tokenmill.documents import refuse_changed
 from tokenmill.engines.forkserver import start_fork_server
 from tokenmill.engines.observer import Observer, Snapshot
@@ -156,7 +164,7 @@ def _prepare(
         already_done=not run,
         seconds=seconds,
         run=run,
-        warnings=_warnings(manifest, prepared.plan.settings),
+        warnings=_warnings(manifest, prepared.plan.settings, wanted.min_shard_tokens),
     )
 
 
@@ -371,20 +379,25 @@ def _write_run_record(
     workspace.put_run_record(record)
 
 
-def _warnings(manifest: Manifest, settings: PlanSettings) -> list[str]:
+def _warnings(manifest: Manifest, settings: PlanSettings, asked: str | int | None) -> list[str]:
     lines = [
         f"the {split.name} split is empty: no file was written for it"
         for split in manifest.splits
         if split.tokens == 0 and split.format == settings.format
     ]
     for layout in settings.layouts:
-        minimum = get_format(layout.format).min_shard_tokens
+        minimum, whose = get_format(layout.format).min_shard_tokens, "of a usual batch"
+        if asked is not None:
+            minimum, whose = parse_count(asked), "of --min-shard-tokens"
         files = [f for f in manifest.files if f.kind == "tokens" and f.format == layout.format]
+        shards = Counter(file.split for file in files)
         lines += [
-            f"{file.path} holds {file.tokens:,} tokens, fewer than the {minimum:,} of a usual "
-            "batch: the trainer may refuse it (--last-shard merge would not leave it so)"
+            f"{file.path} holds {file.tokens:,} tokens, fewer than the {minimum:,} {whose}: the "
+            "trainer may refuse it"
+            + " (--last-shard merge would not leave it so)"
+            * (shards[file.split] > 1)
             for file in files
-            if file.tokens < minimum and layout.shard_tokens >= minimum
+            if file.tokens < minimum <= layout.shard_tokens
         ]
     specials = manifest.counts["special_strings"]
     if specials:

@@ -87,10 +87,7 @@ class Reframed:
         elif self._moved:
             tokens = self._read_moved(start, stop)
         else:
-            first = self.ended_by(start)
-            begin = self.end(first - 1)
-            tokens = self._read_documents(first, self._holding(stop, first))
-            tokens = tokens[start - begin : stop - begin]
+            tokens = self._read_framed(start, stop)
         return tokens.astype(self.dtype, copy=False)
 
     def _holding(self, token: int, first: int) -> int:
@@ -109,6 +106,30 @@ class Reframed:
         if high > self.tokens:
             parts.append(separator)
         return np.concatenate(parts)
+
+    def _read_framed(self, start: int, stop: int) -> Array:
+        """Of the first and the last document only what is wanted: one may be all of a stream."""
+        first = self.ended_by(start)
+        last = self._holding(stop, first) - 1
+        begin = self.end(first - 1)
+        if first == last:
+            return self._read_part(first, start - begin, stop - begin)
+        parts = [self._read_part(first, start - begin, self.end(first) - begin)]
+        parts.append(self._read_documents(first + 1, last))
+        parts.append(self._read_part(last, 0, stop - self.end(last - 1)))
+        return np.concatenate(parts)
+
+    def _read_part(self, document: int, low: int, high: int) -> Array:
+        """Tokens [low, high) of a document, counted with its new frame."""
+        before, after = (np.array(ids, self.dtype) for ids in frame_of(self.settings))
+        stored = self.stored.ends_of(max(0, document - 1), document + 1)
+        begin = (int(stored[0]) if document else 0) + len(self._before)
+        length = int(stored[-1]) - len(self._after) - begin
+        text_low, text_high = (min(max(0, at - len(before)), length) for at in (low, high))
+        text = self.stored.read(begin + text_low, begin + text_high).astype(self.dtype, copy=False)
+        behind = len(before) + length
+        tail = after[max(0, low - behind) : max(0, high - behind)]
+        return np.concatenate((before[low:high], text, tail))
 
     def _read_documents(self, first: int, stop: int) -> Array:
         ends = self.stored.ends_of(first, stop)
@@ -258,15 +279,21 @@ def check_cut(stream: Reframed, cut: Cut) -> None:
             f"{name}: {cut.documents} documents; {fmt.name} counts at most {fmt.max_documents}",
             hint="prepare the inputs in several parts",
         )
-    if cut.split == "train" and cut.of < fmt.min_train_shards:
-        raise TokenmillError(
-            f"{fmt.trainer} needs {fmt.min_train_shards} train shards or more; there is {cut.of}",
-            hint="start anew with --overwrite and a smaller --shard-tokens",
-        )
     if fmt.max_document_tokens is not None:
         for first, lengths in _lengths(stream, cut):
             if len(lengths) and int(lengths.max()) > fmt.max_document_tokens:
                 raise too_long(stream, fmt, first + int(lengths.argmax()), int(lengths.max()))
+
+
+def check_train_shards(cuts: list[Cut], fmt: Format) -> None:
+    """Also where all is held out, and there is none."""
+    found = sum(cut.split == "train" for cut in cuts)
+    if 1 < fmt.min_train_shards > found:
+        raise TokenmillError(
+            f"{fmt.trainer} needs {fmt.min_train_shards} train shards or more; there is "
+            f"{found or 'none'}",
+            hint="start anew with --overwrite and a smaller --shard-tokens",
+        )
 
 
 class ShardView:

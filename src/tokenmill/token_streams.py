@@ -65,7 +65,7 @@ class Stream:
         self.folder = whole.folder_of(settings.format)
         self.source_names = [str(source["name"]) for source in manifest.sources]
         self._opened: tuple[int, Slices] | None = None
-        present = {f.path for f in manifest.files}
+        present = {f.path for f in manifest.files if f.size}  # of an empty file there is no map
         self.ends = self._index("ends", present)
         self.runs = self._index("runs", present).reshape(-1, 3)
         self.documents = len(self.ends)
@@ -204,9 +204,10 @@ class Stream:
         val, settings = self.settings.val, self.settings
         if val.kind == "docs":
             return int(self.ends[min(val.amount, self.documents) - 1]) if self.documents else 0
+        held = val.amount or settings.shard_tokens
         if val.kind == "tokens" or settings.cut == "document":
-            return self._start_from(val.amount if val.kind == "tokens" else settings.shard_tokens)
-        return min(settings.shard_tokens, self.tokens)
+            return self._start_from(held)
+        return min(held, self.tokens)
 
     def _start_from(self, token: int) -> int:
         """Where the first document begins that begins at `token` or later."""

@@ -78,14 +78,17 @@ def _extra_files(root: Path, manifest: Manifest) -> list[str]:
     """Files that are not part of the dataset, but that a trainer or a reader would take for it."""
     whole = msgspec.convert(manifest.plan["settings"], PlanSettings)
     ours = {entry.path for entry in manifest.files}
-    found: dict[str, None] = {}
+    found: set[str] = set()
     for settings in whole.layouts:
-        for pattern in get_format(settings.format).trainer_glob(settings):
-            found |= dict.fromkeys(_matching(root, whole.folder_of(settings.format) + pattern))
+        fmt, folder = get_format(settings.format), whole.folder_of(settings.format)
+        for pattern in fmt.trainer_glob(settings):
+            extra = set(_matching(root, folder + pattern)) - ours
+            found |= {
+                name for name in extra if not fmt.is_copy(root / folder, name.removeprefix(folder))
+            }
     problems = [
         f"{printable(name)}: not part of this dataset, but the trainer would read it"
         for name in sorted(found)
-        if name not in ours
     ]
     index = root / "index"
     named = [f"index/{name}" for name in sorted(os.listdir(index))] if index.is_dir() else []

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import reference
@@ -16,6 +17,8 @@ from peer_packages import MUST, peer
 from shard_of import GOLDEN, files_of, shard_of
 
 import tokenmill
+from tokenmill.config import PlanSettings
+from tokenmill.formats import FORMATS
 from tokenmill.formats.datatrove import metric
 
 # Warnings of other people's packages are theirs.
@@ -171,14 +174,36 @@ def test_a_streaming_dataset_opens_it(prepared: Any, documents: list[list[int]])
     assert [dataset[i]["tokens"].tolist() for i in range(len(dataset))] == documents[:9]
 
 
-def test_mds_writer_writes_the_same_bytes(tmp_path: Path) -> None:
+def test_a_packed_dataset_that_streaming_has_read_is_still_whole(
+    prepared: Any, documents: list[list[int]]
+) -> None:
+    """It unpacks shards beside those that are packed."""
+    streaming = peer("streaming")
+    out = prepared("mds", shard_tokens=SHARDS, compression="zstd")
+    dataset = streaming.StreamingDataset(
+        local=str(out), split="val", batch_size=1, validate_hash="xxh3_64"
+    )
+    assert [dataset[i]["tokens"].tolist() for i in range(len(dataset))] == documents[:9]
+    assert list((out / "val").glob("*.mds")), "unpacked"
+    assert tokenmill.verify(out).problems == []
+
+
+# Lengths at which the kind of a shape changes, besides.
+SIZES = (1, 255, 256, 65535, 65536, 2)
+
+
+@pytest.mark.parametrize("documents", [GOLDEN, [list(range(n)) for n in SIZES]])
+@pytest.mark.parametrize(("dtype", "name"), [("uint16", "gpt2"), ("uint32", "cl100k_base")])
+def test_mds_writer_writes_the_same_bytes(
+    dtype: str, name: str, documents: list[list[int]], tmp_path: Path
+) -> None:
     streaming = peer("streaming")
     with streaming.MDSWriter(
-        out=str(tmp_path / "theirs"), columns={"tokens": "ndarray:uint16"}, hashes=["xxh3_64"]
+        out=str(tmp_path / "theirs"), columns={"tokens": f"ndarray:{dtype}"}, hashes=["xxh3_64"]
     ) as writer:
-        for ids in GOLDEN:
-            writer.write({"tokens": np.array(ids, np.uint16)})
-    ours = files_of(shard_of("mds"))
+        for ids in documents:
+            writer.write({"tokens": np.array(ids, dtype)})
+    ours = files_of(shard_of("mds", documents, tokenizer=name))
     for name in ("shard.00000.mds", "index.json"):
         assert ours[f"train/{name}"] == (tmp_path / "theirs" / name).read_bytes()
 
@@ -273,6 +298,65 @@ def test_nanogpt_llmc_and_build_nanogpt_as_their_python_loaders_read_them(
 
 
 @pytest.mark.skipif(not MUST, reason="the others say it themselves")
+@pytest.mark.parametrize(("size", "name"), [(2, "gpt2"), (4, "cl100k_base")])
+def test_datatroves_own_writer_writes_the_same_bytes(size: int, name: str, tmp_path: Path) -> None:
+    tokens, io = peer("datatrove.pipeline.tokens.tokenizer"), peer("datatrove.io")
+    theirs = tokens.TokenizedFile(
+        io.get_datafolder(str(tmp_path)), "000_x.ds", tokenizer_name_or_path=name,
+        token_size=size, save_final_metadata=True,
+    )  # fmt: skip
+    for ids in GOLDEN:
+        theirs.write(ids, None)
+    theirs.close()
+    ours = files_of(shard_of("datatrove", tokenizer=name))
+    for suffix in ("", ".index", ".metadata"):
+        path = f"000_x.ds{suffix}"
+        assert ours[f"train/{path}"] == (tmp_path / path).read_bytes()
+
+
+@pytest.mark.parametrize(("dtype", "name"), [("uint16", "gpt2"), ("uint32", "cl100k_base")])
+def test_litdatas_own_writer_writes_the_same_chunk(dtype: str, name: str, tmp_path: Path) -> None:
+    peer("litdata")
+    loader, cache = peer("litdata.streaming.item_loader"), peer("litdata.streaming.cache")
+    theirs = cache.Cache(str(tmp_path), chunk_bytes=1 << 26, item_loader=loader.TokensLoader())
+    for number, ids in enumerate(GOLDEN):
+        theirs[number] = np.array(ids, dtype)
+    theirs.done()
+    theirs.merge()
+    ours = files_of(shard_of("litdata", tokenizer=name))
+    assert ours["train/chunk-0-0.bin"] == (tmp_path / "chunk-0-0.bin").read_bytes()
+    index, wrote = (
+        json.loads(content)
+        for content in (ours["train/index.json"], (tmp_path / "index.json").read_bytes())
+    )
+    assert index["chunks"] == wrote["chunks"]
+    assert index["config"].items() <= wrote["config"].items()
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_lines_that_a_run_prints_open_what_it_wrote(
+    format: str, inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = {
+        "megatron": "megatron.core.datasets.indexed_dataset", "datatrove": "datatrove",
+        "mds": "streaming", "litdata": "litdata", "hf": "datasets",
+    }  # fmt: skip
+    peer(packages.get(format, "numpy"))
+    monkeypatch.setenv("HOME", str(tmp_path))  # where litdata keeps what it reads
+    options = {"shard_tokens": SHARDS} if FORMATS[format].sharded else {}
+    result = tokenmill.prepare(
+        inputs, tmp_path / "o", format=format, name="x", val="docs:9", workers=0, **options
+    )
+    first = next(f for f in result.manifest.files if f.kind == "tokens" and f.split == "train")
+    (settings,) = msgspec.convert(result.manifest.plan["settings"], PlanSettings).layouts
+    lines = FORMATS[format].load_lines(settings, str(tmp_path / "o"), first.path)
+    names: dict[str, Any] = {}
+    exec("\n".join(lines), names)
+    opened = {"tokens", "documents", "dataset", "blocks"} & names.keys()
+    assert len(opened) == 1
+    assert len(names[opened.pop()]) > 9
+
+
 def test_nothing_was_skipped_for_want_of_a_package() -> None:
     for name in ("datatrove", "litdata", "streaming", "megatron.core", "datasets", "humanize"):
         peer(name)

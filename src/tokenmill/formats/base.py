@@ -133,6 +133,8 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     sidecars: Callable[[Shard], Iterator[tuple[str, Buffers]]] = lambda shard: iter(())
     whole: Callable[[Whole], Iterator[tuple[str, bytes]]] = lambda whole: iter(())
     read: Callable[[PlanSettings, Path, int], Slices] | None = None
+    # Folder, name: whether a file that is not ours is a true copy that the trainer made of one.
+    is_copy: Callable[[Path, str], bool] = lambda folder, name: False
 
     def open_tokens(self, settings: PlanSettings, path: Path, tokens: int) -> Slices:
         """The tokens of a file that is as long as it should be."""
@@ -164,7 +166,8 @@ class Pieces:
         for number in range(first, last + 1):
             begin = int(self.ends[number - 1]) if number else 0
             found.append(self.piece(number)[max(0, start - begin) : stop - begin])
-        return found[0] if len(found) == 1 else np.concatenate(found)
+        # Tokens may begin at any byte of a file; only what is asked for is moved to its place.
+        return np.require(found[0], requirements="A") if len(found) == 1 else np.concatenate(found)
 
 
 def refuse_shape(path: Path, found: int, expected: int) -> None:

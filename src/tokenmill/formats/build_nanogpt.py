@@ -1,7 +1,8 @@
 """build-nanogpt: `.npy` shards of uint16, the separator before each document.
 
 https://github.com/karpathy/build-nanogpt, fineweb.py and train_gpt2.py: `np.load` of every file
-whose name holds `train` or `val`; shard 0 is val. It casts to int32, so uint32 works as well.
+whose name holds `train` or `val`, wherever; shard 0 is val. It casts to int32, so uint32 works as
+well.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import io
 import numpy as np
 
 from tokenmill.config import PlanSettings
-from tokenmill.errors import TokenmillError
+from tokenmill.errors import TokenmillError, UsageError
 from tokenmill.formats.base import Format, stored_dtype
 
 HEADER_BYTES = 128  # what numpy writes before a one-dimensional array of any length
@@ -27,6 +28,16 @@ def npy_header(dtype: np.dtype[np.generic], count: int) -> bytes:
     if len(header) != HEADER_BYTES:
         raise TokenmillError(f"numpy writes a header of {len(header)} bytes, not {HEADER_BYTES}")
     return header
+
+
+def _check(settings: PlanSettings) -> None:
+    for split, other in (("train", "val"), ("val", "train")):
+        if split in settings.name:
+            raise UsageError(
+                f"--name {settings.name!r}: build-nanogpt takes every file whose name holds "
+                f"{split!r} for {split}, so also the {other} shards",
+                hint="give another --name",
+            )
 
 
 def _load_lines(settings: PlanSettings, directory: str, file: str) -> list[str]:
@@ -45,6 +56,7 @@ BUILD_NANOGPT = Format(
     cut="exact",
     val="shard",
     sharded=True,
+    check=_check,
     header_bytes=lambda settings: HEADER_BYTES,
     header=lambda settings, tokens: npy_header(stored_dtype(settings), tokens),
     file_name=lambda settings, split, number, of: (

@@ -53,8 +53,13 @@ def _sidecars(shard: Shard) -> Iterator[tuple[str, Buffers]]:
 
 def _load_lines(settings: PlanSettings, directory: str, file: str) -> list[str]:
     prefix = f"{directory}/{file.removesuffix('.bin')}"
+    if settings.val.kind == "none":
+        paths = f"# Megatron-LM: --data-path {prefix} --split 990,8,2; gpt-neox: data_path"
+    else:
+        train, val = (f"{directory}/{_name(settings, split)}" for split in ("train", "val"))
+        paths = f"# Megatron-LM: --train-data-path {train} --valid-data-path {val}"
     return [
-        f"# Megatron-LM: --data-path {prefix} --split 990,8,2; gpt-neox: data_path",
+        paths,
         "from megatron.core.datasets.indexed_dataset import IndexedDataset",
         f"documents = IndexedDataset({prefix!r})",
     ]
