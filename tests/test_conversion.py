@@ -227,11 +227,26 @@ def test_a_resumed_export_makes_only_what_is_missing_or_damaged(
     assert dataset_bytes(out) == dataset_bytes(clean)
 
 
+def test_an_export_that_cannot_fit_is_refused_before_anything_is_made(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = tokenmill.open_dataset(source).manifest.counts["tokens"]
+    monkeypatch.setattr(exporting, "free_bytes", lambda folder: 4 * tokens - 1)
+    with pytest.raises(RefusedError, match="GB are free on its disk"):
+        tokenmill.export(source, tmp_path / "out", format="flat")  # 4 bytes a token
+    assert not (tmp_path / "out").exists()
+    tokenmill.export(source, tmp_path / "out", format="parquet")  # is packed: may well fit
+    monkeypatch.setattr(exporting, "free_bytes", lambda folder: 4 * tokens)
+    tokenmill.export(source, tmp_path / "flat", format="flat")
+
+
 def test_the_command_exports_and_says_what_it_wrote(source: Path, tmp_path: Path) -> None:
     done = command("export", source, "-o", tmp_path / "e", "--format", "megatron")
     assert done.returncode == 0, done.stderr
     assert "x_train_text_document.bin" in done.stdout
     assert "megatron train:" in done.stdout
+    assert "load it:" in done.stdout
+    assert f"IndexedDataset('{tmp_path / 'e'}/x_train_text_document')" in done.stdout
     refused = command(
         "export", source, "-o", tmp_path / "e", "--format", "megatron", "--eot", "none"
     )

@@ -87,7 +87,7 @@ def _note(text: str) -> None:
 
 
 def _echo(result: Result, as_json: bool) -> None:
-    from tokenmill.summary import echo_files, echo_json, result_dict
+    from tokenmill.summary import echo_files, echo_json, echo_load_lines, result_dict
 
     if as_json:
         echo_json(result_dict(result))
@@ -103,3 +103,4 @@ def _echo(result: Result, as_json: bool) -> None:
     written = sum(file.size for file in manifest.files)
     speed = written / max(result.seconds, 1e-3) / 1e6
     click.echo(f"  done in {result.seconds:.1f} s ({written / 1e6:.1f} MB, {speed:.0f} MB/s)")
+    echo_load_lines(result)

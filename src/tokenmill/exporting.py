@@ -16,16 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from tokenmill.commit import IMPORTED, PIECES, UNITS, Commit, carry_out
 from tokenmill.config import PlanSettings, RunSettings, Val, settings_to_dict
 from tokenmill.editions import Edition, Named, make_edition, named_table
-from tokenmill.errors import UsageError, VerificationError
+from tokenmill.errors import RefusedError, UsageError, VerificationError
 from tokenmill.inspection import read_run
 from tokenmill.interrupts import Interrupts, interruptible
 from tokenmill.job import open_job
 from tokenmill.loader import open_dataset, settings_of
 from tokenmill.manifest import Manifest
+from tokenmill.needs import free_bytes
 from tokenmill.options import Options, formats_of, layout_settings, make_options
 from tokenmill.pack import frame_of
 from tokenmill.pipeline import Result
@@ -64,6 +66,8 @@ def export(
     run = RunSettings(workers=0, memory=0, overwrite=overwrite)
     with interruptible() as interrupts:
         if overwrite or not workspace.manifest.exists():
+            if not overwrite:  # which makes room, nobody knows how much
+                _refuse_full_disk(plan, manifest, workspace)
             note("verifying the source")
             _refuse_damaged(source)
         return _export(source, manifest, plan, workspace, run, interrupts, note)
@@ -171,6 +175,28 @@ def _refuse_damaged(source: Path) -> None:
         )
 
 
+def _refuse_full_disk(plan: BoundPlan, manifest: Manifest, workspace: Workspace) -> None:
+    """Before an hour of writing, not after. Only what is sure: a packed format may be shorter."""
+    needed = -workspace.bytes_begun()
+    for layout in plan.settings.layouts:
+        if layout.compression == "none" and layout.format != "parquet":
+            framed = _grows(manifest, layout) * manifest.counts["documents"]
+            needed += (manifest.counts["tokens"] + framed) * np.dtype(layout.dtype).itemsize
+    free = free_bytes(workspace.output)
+    if 0 <= free < needed:
+        raise RefusedError(
+            f"{workspace.output}: {free / 1e9:.2f} GB are free on its disk, {needed / 1e9:.2f} GB "
+            "are needed",
+            hint="free some space, or write to another disk with -o",
+        )
+
+
+def _grows(manifest: Manifest, settings: PlanSettings) -> int:
+    """Tokens that a document has more in a new frame than in its old one."""
+    before, after = frame_of(settings_of(manifest)), frame_of(settings)
+    return sum(map(len, after)) - sum(map(len, before))
+
+
 def _convert(
     source: Path,
     manifest: Manifest,
@@ -243,8 +269,7 @@ def _manifest(
     source: Manifest, plan: BoundPlan, named: list[Named], editions: list[Edition]
 ) -> Manifest:
     """The source's counts and sources, with the tokens that the new frame gives."""
-    before, after = frame_of(settings_of(source)), frame_of(plan.settings)
-    grows = sum(map(len, after)) - sum(map(len, before))
+    grows = _grows(source, plan.settings)
 
     def counted(counts: dict[str, Any]) -> dict[str, Any]:
         return {**counts, "tokens": counts["tokens"] + grows * counts["documents"]}

@@ -94,6 +94,12 @@ class Workspace:
             raise RefusedError(f"{self.output}: exists and is not a directory")
         return sorted(p.name for p in self.output.iterdir() if not p.name.startswith("."))
 
+    def bytes_begun(self) -> int:
+        """Of files that an earlier run wrote here; a job that resumes needs so much less."""
+        with contextlib.suppress(OSError):
+            return sum(path.stat().st_size for path in self.files.iterdir())
+        return 0
+
     def put(self, path: Path, content: bytes) -> None:
         """A small file of the dataset; what a crash leaves of it goes with the work folder."""
         write_atomic(path, content, self.work / f".{path.name}.tmp")

@@ -11,7 +11,7 @@ import msgspec
 from tokenmill.config import PlanSettings
 from tokenmill.errors import printable
 from tokenmill.formats import get_format
-from tokenmill.manifest import FileEntry, Manifest
+from tokenmill.manifest import Manifest
 from tokenmill.pipeline import Fetched, Prepared, Result
 from tokenmill.progress import duration
 
@@ -87,7 +87,7 @@ def _left_out(settings: PlanSettings, counts: dict[str, int]) -> list[str]:
     return lines
 
 
-def echo_files(manifest: Manifest) -> list[FileEntry]:
+def echo_files(manifest: Manifest) -> None:
     """The token files, the first and the last of many."""
     files = [file for file in manifest.files if file.kind == "tokens"]
     for file in files if len(files) <= 6 else [*files[:3], *files[-2:]]:
@@ -95,7 +95,6 @@ def echo_files(manifest: Manifest) -> list[FileEntry]:
         click.echo(f"  {name:32} {file.tokens:>15,} tokens {file.size:>15,} bytes")
         if len(files) > 6 and file is files[2]:
             click.echo(f"  ... {len(files) - 5} more")
-    return files
 
 
 def echo_summary(result: Result) -> None:
@@ -103,7 +102,7 @@ def echo_summary(result: Result) -> None:
     settings = msgspec.convert(manifest.plan["settings"], PlanSettings)
     if result.already_done:
         click.echo(f"{printable(result.output)}: already complete, nothing to do")
-    files = echo_files(manifest)
+    echo_files(manifest)
     for split in (split for split in manifest.splits if split.format == settings.format):
         click.echo(f"  {split.name + ':':6} {split.documents:,} documents, {split.tokens:,} tokens")
     click.echo(
@@ -139,6 +138,13 @@ def echo_summary(result: Result) -> None:
         speed = counts["text_bytes"] / max(result.seconds, 1e-3) / 1e6
         rate = f" ({speed:.0f} MB/s of text)" if not resumed else ""
         click.echo(f"  done in {duration(result.seconds)}{rate}{again}")
+    echo_load_lines(result)
+
+
+def echo_load_lines(result: Result) -> None:
+    """The lines of code that read each format, to paste."""
+    settings = msgspec.convert(result.manifest.plan["settings"], PlanSettings)
+    files = [file for file in result.manifest.files if file.kind == "tokens"]
     if not files:
         return
     click.echo("\nload it:")
