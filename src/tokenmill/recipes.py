@@ -11,6 +11,7 @@ from __future__ import annotations
 import binascii
 import hashlib
 import json
+import operator
 import os
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -114,10 +115,14 @@ def find_again(recipe: Recipe, contents: tuple[bytes, ...]) -> Encoding:
 def _separator(encoding: Encoding, eot: str | int | None) -> int:
     if eot is None:
         return encoding.eot_id
-    if isinstance(eot, int):
-        if not 0 <= eot < 1 << 32:
+    if not isinstance(eot, str):
+        try:
+            number = operator.index(eot)  # numpy's integers too
+        except TypeError:
+            number = -1
+        if isinstance(eot, bool) or not 0 <= number < 1 << 32:
             raise UsageError(f"eot {eot}: not a token id")
-        return eot
+        return number
     return special_id(encoding, eot, "eot")
 
 
