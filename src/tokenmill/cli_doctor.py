@@ -136,14 +136,18 @@ def _check_again(text: str, path: Any, name: str) -> int:
 
 
 def _why_died(command: tuple[str, ...], as_json: bool) -> int:
-    from tokenmill.postmortem import as_dict, exit_code, report_lines, watch
+    from tokenmill.postmortem import Postmortem, as_dict, exit_code, report_lines
+    from tokenmill.watching import watch
 
-    found = watch(command)
-    if as_json:
-        _echo_json(as_dict(found), err=True)
-    else:
-        lines = ["", "tokenmill doctor:", *report_lines(found)]
-        click.echo("\n".join(lines), err=True)  # the command's own output stays as it is
+    def tell(found: Postmortem) -> None:
+        if not as_json:
+            lines = ["", "tokenmill doctor:", *report_lines(found)]
+            click.echo("\n".join(lines), err=True)  # the command's own output stays as it is
+        elif found.state != "running":  # one object, when all is over
+            _echo_json(as_dict(found), err=True)
+
+    found = watch(command, tell)
+    tell(found)
     return exit_code(found)
 
 
