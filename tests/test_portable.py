@@ -182,6 +182,28 @@ def test_a_damaged_file_in_the_cache_is_refused_and_written_again(tmp_path: Path
     assert pickle.loads(payload).encode_ordinary(TEXT) == expected
 
 
+def test_threads_that_make_one_from_the_same_object_do_not_disturb_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one finds its file gone, and puts the vocabulary into the temporary folder."""
+    (tmp_path / "nowhere").write_text("in the way of a temporary folder")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    enc = unregistered()
+    for attempt in range(5):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"cache {attempt}"))
+        gate = threading.Barrier(8)
+
+        def make_one(gate: threading.Barrier = gate) -> Tokenizer:
+            gate.wait()
+            return Tokenizer(enc)
+
+        with ThreadPoolExecutor(8) as threads:
+            made = [job.result() for job in [threads.submit(make_one) for _ in range(8)]]
+        assert len(set(made)) == 1
+        assert made[0]._recipe.where == str(tmp_path / f"cache {attempt}" / "tokenmill")
+        assert len(list(Path(made[0]._recipe.where).iterdir())) == 2  # ranks and description
+
+
 def test_what_a_tokenizer_cannot_be_made_from_is_said() -> None:
     with pytest.raises(UsageError, match=r"object of builtins\.int"):
         Tokenizer(17)
@@ -192,6 +214,8 @@ def test_what_a_tokenizer_cannot_be_made_from_is_said() -> None:
     assert "made from" in caught.value.hint
     with pytest.raises(UsageError, match="unknown tokenizer"):
         Tokenizer("no_such_base")
+    with pytest.raises(UsageError, match="the empty string"):
+        Tokenizer("gpt2", special_tokens={"": 50_257})
 
 
 # --- processes -------------------------------------------------------------------------------

@@ -194,6 +194,8 @@ def _from_content(content: bytes) -> Found:
 
 
 def _from_ranks(name: str, ranks: bytes, pattern: str, special_tokens: dict[str, int]) -> Found:
+    if "" in special_tokens:  # it would be found at every place of a text, without end
+        raise UsageError(f"{name}: a special token is the empty string")
     sha256 = hashlib.sha256(ranks).hexdigest()
     for bundled in ENCODINGS.values():
         same = (bundled.sha256, bundled.pattern, bundled.special_tokens)
