@@ -36,6 +36,8 @@ PICKLERS = {"pickle": pickle, "dill": dill, "cloudpickle": cloudpickle}
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    # What anybody has left in the machine's temporary folder must not be found there.
+    monkeypatch.setattr("tokenmill.storage._last_resort", lambda: tmp_path / "last resort")
     portable._opened.clear()  # what other tests have opened
 
 
@@ -142,7 +144,6 @@ def test_embedded_it_works_where_no_cache_can_be_written(
     payload = pickle.dumps(tok)
     (tmp_path / "a file").write_text("in the way")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a file"))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     portable._opened.clear()
     assert pickle.loads(payload).encode_ordinary(TEXT) == expected
 
@@ -186,8 +187,6 @@ def test_threads_that_make_one_from_the_same_object_do_not_disturb_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else one finds its file gone, and puts the vocabulary into the temporary folder."""
-    (tmp_path / "nowhere").write_text("in the way of a temporary folder")
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
     enc = unregistered()
     for attempt in range(5):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"cache {attempt}"))
