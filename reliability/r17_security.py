@@ -49,7 +49,7 @@ ALLOWED_MODULES = {
     "remote": {"urllib", "http"},
     "doctor.py": {"urllib"},
     "pickling.py": {"pickle"},
-    "postmortem.py": {"subprocess"},
+    "watching.py": {"subprocess"},
 }
 FORBIDDEN_NAMES = {"eval", "exec", "compile", "__import__", "input", "breakpoint"}
 FORBIDDEN_CALLS = {

@@ -129,6 +129,7 @@ ORDER = [
     "patching",
     "processes_seen",
     "postmortem",
+    "watching",
     "doctor",
     "cli_doctor",
     "cli_options",

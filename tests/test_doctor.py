@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -16,12 +18,12 @@ from typing import Any
 import pytest
 from conftest import tokenmill as run_cli
 
-from tokenmill import config, doctor, postmortem
+from tokenmill import config, doctor, postmortem, processes_seen, watching
 from tokenmill.cgroups import CgroupMemory, cgroup_cores, cgroup_memory
 from tokenmill.doctor import Check
 from tokenmill.errors import UsageError
 from tokenmill.postmortem import Postmortem, Seen, how_it_ended, report_lines
-from tokenmill.processes_seen import KernelLog, Stat, oom_kills
+from tokenmill.processes_seen import KernelLog, Stat, oom_kills, read_stat
 from tokenmill.storage import trial_write
 
 SECRET = "hf_never_to_be_shown"
@@ -352,7 +354,7 @@ def test_a_sigkill_is_held_against_what_the_kernel_counts_and_logs() -> None:
 def test_what_a_pool_does_to_the_others_is_not_the_cause() -> None:
     first, second = seen(11, ended=1.0), seen(15, ended=2.0)
     command = seen(0)
-    lines = report_lines(Postmortem("x", 1, 3.0, [command, second, first], 24 * 10**9))
+    lines = report_lines(Postmortem("x", "ended", 1, 3.0, [command, second, first], 24 * 10**9))
     told = "\n".join(lines)
     assert "SIGSEGV" in told.split("also:")[0]
     assert "(SIGTERM)" in told.split("also:")[1]
@@ -393,9 +395,6 @@ def test_wrong_uses_are_said() -> None:
 
 
 def test_a_signal_ends_the_command_too(tmp_path: Path) -> None:
-    import signal
-    import subprocess
-
     mark = tmp_path / "pid"
     code = f"import os, time; open({str(mark)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
     process = subprocess.Popen(
@@ -413,10 +412,103 @@ def test_a_signal_ends_the_command_too(tmp_path: Path) -> None:
         os.kill(int(mark.read_text()), 0)
 
 
+POOL_THAT_HANGS = """
+import multiprocessing, os, signal, sys, time
+def work(i):
+    with open(f"{sys.argv[1]}/{os.getpid()}", "w"):
+        pass
+    time.sleep(2 if i else 60)
+    os.kill(os.getpid(), signal.SIGKILL)
+if __name__ == "__main__":
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        pool.map(work, range(2), chunksize=1)  # waits for ever
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_pool_that_waits_for_a_dead_worker_is_told_of_and_explained_when_it_is_stopped(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    """Nothing else ends it. And its other workers do not outlive it."""
+    (tmp_path / "pids").mkdir()
+    (tmp_path / "x.py").write_text(POOL_THAT_HANGS)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tokenmill", "doctor", "--why-died", "--", sys.executable,
+         str(tmp_path / "x.py"), str(tmp_path / "pids")],
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    limit = threading.Timer(60, process.terminate)
+    limit.start()
+    while "the command still runs after" not in (line := process.stderr.readline()):
+        assert line, "it ended"
+    limit.cancel()
+    process.send_signal(number)
+    _, told = process.communicate(timeout=20)  # the workers hold our stderr: they have ended too
+    assert process.returncode == 128 + number
+    assert "the command was stopped after" in told
+    assert "how:     SIGKILL, not for lack of memory" in told
+    assert "num_proc" not in told  # which would not help
+    workers = [read_stat(int(path.name)) for path in (tmp_path / "pids").iterdir()]
+    assert len(workers) >= 2
+    assert not [stat for stat in workers if stat is not None and stat.state not in "ZX"]
+
+
+def test_a_command_of_many_processes_does_not_use_up_our_files() -> None:
+    watch = f"{sys.executable} -m tokenmill doctor --why-died -- sh -c"
+    script = f"ulimit -n 40; exec {watch} 'for i in $(seq 50); do sleep 0.06; done; exit 3'"
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 3, done.stderr
+    assert "the command ended with exit code 3" in done.stderr
+
+
+def test_advice_fits_the_end() -> None:
+    limit = 24 * 10**9
+    assert "Fatal Python error" in postmortem.advice_for(seen(signal.SIGSEGV), limit)
+    assert postmortem.advice_for(seen(signal.SIGPIPE), limit) == ""
+    assert "num_proc" in postmortem.advice_for(seen(signal.SIGKILL, oom_kills=1), limit)
+    assert "ask who" in postmortem.advice_for(seen(signal.SIGKILL), limit)
+
+
+def test_the_kernels_news_are_for_all_that_ended_then_and_by_its_number_for_one() -> None:
+    lines = [f"Out of memory: Killed process {pid} (python)" for pid in (4711, 2**22 + 1, 4712)]
+    assert lines[1] in how_it_ended(seen(9, log=lines), 24 * 10**9)
+    assert lines[0] in how_it_ended(seen(9, log=lines[::2]), 24 * 10**9)  # as in a container
+
+    class Log:
+        def lines(self) -> list[str]:
+            return [lines.pop()] if lines else []
+
+    child = subprocess.Popen(["true"])
+    child.wait()
+    watcher = watching._Watcher(child, time.monotonic(), "true", lambda _: None)
+    watcher.log = Log()  # type: ignore[assignment]
+    bystander, victim = seen(0), seen(9)
+    for one in (bystander, victim):  # another process ends first, and the news are read then
+        watcher._end(one)
+    assert len(bystander.log) == 1
+    assert len(victim.log) == 2
+
+
+def test_processes_are_found_with_and_without_the_kernels_lists_of_children() -> None:
+    with subprocess.Popen(["sh", "-c", "sleep 30 & echo; wait"], stdout=subprocess.PIPE) as shell:
+        assert shell.stdout is not None
+        shell.stdout.readline()
+        try:
+            for look in (processes_seen.descendants, processes_seen._descendants_among_all):
+                found = look(os.getpid())
+                assert found[os.getpid()].state == "R"
+                assert shell.pid in found
+                assert [s.parent for s in found.values()].count(shell.pid) == 1
+        finally:
+            for pid in list(processes_seen.descendants(shell.pid))[::-1]:
+                os.kill(pid, signal.SIGKILL)
+
+
 def test_where_there_is_no_proc_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os.path, "isdir", lambda _: False)
     with pytest.raises(UsageError, match="works on Linux only"):
-        postmortem.watch(["true"])
+        watching.watch(["true"])
 
 
 def test_a_helper_that_ends_with_1_is_not_taken_for_the_one_that_died() -> None:

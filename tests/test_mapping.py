@@ -150,7 +150,11 @@ def test_null_is_an_error_that_names_the_row_unless_the_caller_says_what_it_is(
         (pyarrow.table({"text": [1.5]}), "type double, not text"),
         ({"content": ["a"]}, "no column 'text'; there are: content"),
         (pyarrow.table({"content": ["a"]}), "no column 'text'; there are: content"),
+        (pyarrow.Table.from_arrays([pyarrow.array(["a"])] * 2, ["text"] * 2), "2 columns 'text'"),
+        ({"text": b"a row"}, "column 'text': bytes, not text"),
+        ({"text": 17}, "column 'text': int, not text"),
         (17, "a batch of the type int"),
+        (pyarrow.array(["a"]), "a batch of the type StringArray"),
     ],
     ids=str,
 )
@@ -191,6 +195,34 @@ def test_ids_never_wrap_around(tok: Tokenizer) -> None:
 def test_an_unknown_option_is_refused(option: Any, tok: Tokenizer) -> None:
     with pytest.raises(UsageError, match="not one of"):
         tok.mapper(**option)
+
+
+def test_columns_to_keep_are_there_and_are_not_ours(tok: Tokenizer) -> None:
+    rows = {"text": ["a"], "id": [1]}
+    for batch in (rows, pyarrow.table(rows)):
+        assert list(tok.mapper(keep="id")(batch)["id"]) in ([1], [pyarrow.scalar(1)])
+        with pytest.raises(UsageError, match="no column 'url'; there are: text, id"):
+            tok.mapper(keep=["url"])(batch)
+    for name in ("ids", "len"):  # theirs would be replaced without a word
+        with pytest.raises(UsageError, match="a column of the result"):
+            tok.mapper(keep=[name])
+    with pytest.raises(UsageError, match="one column"):
+        tok.mapper(column=["text"])
+
+
+def test_what_pandas_has_for_null_is_null_beside_lone_surrogates_too(tok: Tokenizer) -> None:
+    import pandas
+
+    found = tok.mapper(nulls="keep")({"text": ["\ud800", float("nan"), pandas.NA, None]})
+    assert found["ids"][0] is not None
+    assert found["ids"][1:] == [None] * 3
+
+
+def test_an_empty_arrow_array_may_have_no_offsets(tok: Tokenizer) -> None:
+    nothing = pyarrow.py_buffer(b"")
+    for kind in (pyarrow.string(), pyarrow.large_string()):
+        array = pyarrow.Array.from_buffers(kind, 0, [None, None, nothing])
+        assert tok.map({"text": array})["ids"] == []
 
 
 # --- datasets --------------------------------------------------------------------------------

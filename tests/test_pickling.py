@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import pickle
 import subprocess
@@ -169,6 +170,49 @@ def test_loops_in_what_is_walked_end() -> None:
     assert found.path == ("closure variable `loop`", "[1]")
 
 
+def test_what_a_reduce_makes_on_the_way_is_not_taken_for_what_was_seen() -> None:
+    """Its memory, and so its id, is used again for the next: that must not hide a culprit."""
+
+    class Deep:
+        def __init__(self, inner: Any) -> None:
+            self.inner = inner
+
+        def __getstate__(self) -> dict[str, Any]:
+            return {f"fresh {i}": [] for i in range(20)} | {"inner": [self.inner]}
+
+    deep: Any = threading.Lock()
+    for _ in range(8):
+        deep = Deep(deep)
+    found = verdicts(explain_pickle(lambda: deep))["cloudpickle"]
+    assert found.culprit == "thread.lock", found.path
+
+
+def test_globals_that_a_function_makes_itself_are_not_missed() -> None:
+    def lazily(row: Any) -> Any:
+        global encoder_of_this_process
+        try:
+            return encoder_of_this_process
+        except NameError:
+            encoder_of_this_process = row
+        return row
+
+    def with_a_class(row: Any) -> Any:
+        class Local:
+            first = row
+            second = first
+
+        return Local.second
+
+    def by_another(row: Any) -> Any:
+        return made_by_an_initializer  # type: ignore[name-defined] # noqa: F821
+
+    assert explain_pickle(lazily).undefined == ()
+    assert explain_pickle(with_a_class).undefined == ()
+    report = explain_pickle(by_another)
+    assert report.undefined == ("made_by_an_initializer",)
+    assert "unless its pool's initializer makes it" in str(report)
+
+
 # --- scripts ---------------------------------------------------------------------------------
 
 GLOBAL_SCRIPT = """\
@@ -245,11 +289,15 @@ def test_doctor_finds_globals_that_are_made_only_when_the_script_runs(script: Pa
         ("bad.py:f", "line 2: the script stops when it is imported: ZeroDivisionError"),
         ("wrong.py:f", "line 1: the script stops when it is imported: SyntaxError"),
         ("exits.py:f", "SystemExit"),
+        ("binary.py:f", "is no Python script"),
+        ("coded.py:f", "cannot be read: unknown encoding"),
     ],
 )
 def test_what_is_wrong_with_the_target_is_said(script: Path, target: str, said: str) -> None:
     (script.parent / "bad.py").write_text("x = 1\nx / 0\n")
     (script.parent / "wrong.py").write_text("def f(:\n")
+    (script.parent / "binary.py").write_bytes(b"x = 1\0\n")
+    (script.parent / "coded.py").write_text("# coding: klingon\n")
     (script.parent / "exits.py").write_text("import sys\nsys.exit(3)\n")
     done = run_cli("doctor", f"{script.parent}/{target}")
     assert done.returncode == 2
@@ -315,6 +363,16 @@ def test_the_patch_is_a_diff_that_repairs_the_script(script: Path) -> None:
         ('def main():\n    import tiktoken\n    e = tiktoken.get_encoding("gpt2")\n',
          'import tokenmill\ndef main():\n    import tiktoken\n'
          '    e = tokenmill.Tokenizer("gpt2")\n'),
+        ('import tiktoken; import os  # both\ne = tiktoken.get_encoding("gpt2")\n',
+         'import tokenmill; import os  # both\ne = tokenmill.Tokenizer("gpt2")\n'),
+        ('import os, tiktoken; e = tiktoken.get_encoding("gpt2")\n',
+         'import os, tiktoken; import tokenmill; e = tokenmill.Tokenizer("gpt2")\n'),
+        ('#!/usr/bin/python\n# coding: utf-8\n@d\ndef f():\n    import tokenmill, tiktoken\n'
+         '    return tiktoken.get_encoding("gpt2")\n',
+         '#!/usr/bin/python\n# coding: utf-8\nimport tokenmill\n@d\ndef f():\n'
+         '    import tokenmill, tiktoken\n    return tokenmill.Tokenizer("gpt2")\n'),
+        ('import tokenmill\nimport tiktoken\ne = tiktoken.get_encoding("gpt2")\n',
+         'import tokenmill\nimport tiktoken\ne = tokenmill.Tokenizer("gpt2")\n'),
         ('print("nothing to do")\n', 'print("nothing to do")\n'),
     ],
 )  # fmt: skip
@@ -333,10 +391,78 @@ def test_what_cannot_be_repaired_safely_is_left_and_said() -> None:
 def test_a_diff_without_a_last_line_end_can_be_applied(tmp_path: Path) -> None:
     path = tmp_path / "x.py"
     path.write_text('import tiktoken\ne = tiktoken.get_encoding("gpt2")')
-    diff = unified_diff(path.read_text(), patch_script(path.read_text()).text, path)
+    diff = unified_diff(path.read_text(), patch_script(path.read_text()).text, path).decode()
     done = subprocess.run(["patch", "-p0", str(path)], input=diff, text=True, capture_output=True)
     assert done.returncode == 0, done.stdout
     assert path.read_text() == 'import tokenmill\ne = tokenmill.Tokenizer("gpt2")'
+
+
+def test_what_our_tokenizer_does_not_have_is_said() -> None:
+    patched = patch_script(
+        'import tiktoken\ne = tiktoken.get_encoding("gpt2")\n'
+        'x = e.encode("a"), e._special_tokens, e.encode_with_unstable("b")\n'
+    )
+    (note,) = patched.notes
+    assert note.startswith("line 3: a tokenmill.Tokenizer has no `encode_with_unstable`")
+
+
+FINEWEB = """\
+import tiktoken
+NAME = "caf\u00e9\x0c"
+
+enc = tiktoken.get_encoding("gpt2")
+eot = enc._special_tokens['<|endoftext|>']  # as the FineWeb scripts have it
+print("{printed by the script}", NAME == "caf\\xe9\\x0c")
+def tokenize(row):
+    return [eot, *enc.encode_ordinary(row["text"])]
+
+if __name__ == "__main__":
+    print(tokenize({"text": "hello"}))
+"""
+
+
+@pytest.mark.parametrize(
+    "kind", ["utf-8", "utf-8-sig", "latin-1", "line ends of Windows", "U+2028"]
+)
+def test_the_diff_applies_to_the_file_as_it_is_and_the_script_runs(kind: str, script: Path) -> None:
+    text, encoding = FINEWEB, kind if kind[0] in "ul" and " " not in kind else "utf-8"
+    if kind == "latin-1":
+        text = f"# coding: latin-1\n{text}"
+    elif kind == "line ends of Windows":
+        text = text.replace("\n", "\r\n")
+    elif kind == "U+2028":  # ends a line for str.splitlines, not for Python nor for `patch`
+        text = f'"""A\u2028B"""\n{text}'
+    path = script.parent / "my script.py"
+    path.write_bytes(text.encode(encoding))
+    done = subprocess.run(
+        [sys.executable, "-m", "tokenmill", "doctor", "--patch", f"{path.name}:tokenize"],
+        cwd=path.parent, capture_output=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert b"{printed by" not in done.stdout.replace(b'print("{printed', b"")
+    applied = subprocess.run(
+        ["patch", "-p0"], cwd=path.parent, input=done.stdout, capture_output=True
+    )
+    assert applied.returncode == 0, applied.stdout + applied.stderr
+    ran = subprocess.run([sys.executable, str(path)], capture_output=True, text=True)
+    assert ran.stdout.splitlines() == ["{printed by the script} True", "[50256, 31373]"], ran.stderr
+
+
+def test_what_the_script_prints_is_not_in_the_json(script: Path) -> None:
+    path = script.parent / "prints.py"
+    path.write_text("print('at import')\ndef f(x):\n    return x\n")
+    done = run_cli("doctor", "--json", f"{path}:f")
+    assert json.loads(done.stdout)["ok"]
+    assert "at import" in done.stderr
+
+
+def test_a_repair_is_offered_where_there_is_one(script: Path) -> None:
+    assert "a diff that repairs it" in run_cli("doctor", f"{script}:tokenize").stdout
+    path = script.parent / "locked.py"
+    path.write_text("import threading\nlock = threading.Lock()\ndef f(x):\n    return lock\n")
+    done = run_cli("doctor", f"{path}:f")
+    assert done.returncode == 1
+    assert "a diff that" not in done.stdout
 
 
 def test_the_patch_of_a_nested_function_works_without_running_it(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 import threading
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ PICKLERS = {"pickle": pickle, "dill": dill, "cloudpickle": cloudpickle}
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    # What anybody has left in the machine's temporary folder must not be found there.
+    monkeypatch.setattr("tokenmill.storage._last_resort", lambda: tmp_path / "last resort")
     portable._opened.clear()  # what other tests have opened
 
 
@@ -141,7 +144,6 @@ def test_embedded_it_works_where_no_cache_can_be_written(
     payload = pickle.dumps(tok)
     (tmp_path / "a file").write_text("in the way")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a file"))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     portable._opened.clear()
     assert pickle.loads(payload).encode_ordinary(TEXT) == expected
 
@@ -181,6 +183,26 @@ def test_a_damaged_file_in_the_cache_is_refused_and_written_again(tmp_path: Path
     assert pickle.loads(payload).encode_ordinary(TEXT) == expected
 
 
+def test_threads_that_make_one_from_the_same_object_do_not_disturb_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one finds its file gone, and puts the vocabulary into the temporary folder."""
+    enc = unregistered()
+    for attempt in range(5):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"cache {attempt}"))
+        gate = threading.Barrier(8)
+
+        def make_one(gate: threading.Barrier = gate) -> Tokenizer:
+            gate.wait()
+            return Tokenizer(enc)
+
+        with ThreadPoolExecutor(8) as threads:
+            made = [job.result() for job in [threads.submit(make_one) for _ in range(8)]]
+        assert len(set(made)) == 1
+        assert made[0]._recipe.where == str(tmp_path / f"cache {attempt}" / "tokenmill")
+        assert len(list(Path(made[0]._recipe.where).iterdir())) == 2  # ranks and description
+
+
 def test_what_a_tokenizer_cannot_be_made_from_is_said() -> None:
     with pytest.raises(UsageError, match=r"object of builtins\.int"):
         Tokenizer(17)
@@ -191,6 +213,8 @@ def test_what_a_tokenizer_cannot_be_made_from_is_said() -> None:
     assert "made from" in caught.value.hint
     with pytest.raises(UsageError, match="unknown tokenizer"):
         Tokenizer("no_such_base")
+    with pytest.raises(UsageError, match="the empty string"):
+        Tokenizer("gpt2", special_tokens={"": 50_257})
 
 
 # --- processes -------------------------------------------------------------------------------
@@ -368,6 +392,82 @@ def test_lone_surrogates_become_what_tiktoken_makes_of_them() -> None:
         assert tok.encode_ordinary(text) == enc.encode_ordinary(text)
         assert tok.encode_flat([text, "x"])[0][:-1].tolist() == enc.encode_ordinary(text)
         assert tok.encode(text, allowed_special="all") == enc.encode(text, allowed_special="all")
+
+
+def test_a_batch_may_be_a_generator_as_in_tiktoken() -> None:
+    tok, enc = Tokenizer("cl100k_base"), reference.encoding("cl100k_base")
+    for options in ({}, {"allowed_special": "all"}, {"disallowed_special": ()}):
+        texts = ["a b", "c"]
+        assert tok.encode_batch((text for text in texts), **options) == enc.encode_batch(texts)
+    assert tok.encode_ordinary_batch(iter(texts)) == enc.encode_ordinary_batch(texts)
+
+
+def test_what_is_no_text_is_a_type_error_as_in_tiktoken() -> None:
+    tok, enc = Tokenizer("cl100k_base"), reference.encoding("cl100k_base")
+    for wrong in (None, b"bytes", float("nan")):
+        for one in (enc, tok):
+            with pytest.raises(TypeError):
+                one.encode_ordinary(wrong)
+            with pytest.raises(TypeError):
+                one.encode(wrong)
+        if wrong != b"bytes":
+            for one in (enc, tok):
+                with pytest.raises(TypeError):
+                    one.encode_ordinary_batch(["a", wrong])
+                with pytest.raises(TypeError):
+                    one.encode_batch(["a", wrong], disallowed_special=())
+    with pytest.raises(TypeError):
+        tok.decode([1.5])
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_what_scripts_use_of_tiktoken_beside_its_main_surface_is_there(name: str) -> None:
+    tok, enc = Tokenizer(name), reference.encoding(name)
+    ids = enc.encode("hello wörld <|endoftext|>", allowed_special="all")
+    assert tok.decode_tokens_bytes(ids) == enc.decode_tokens_bytes(ids)
+    assert tok.decode_bytes_batch([ids], num_threads=2) == enc.decode_bytes_batch([ids])
+    assert tok.decode_batch([ids], errors="strict", num_threads=2) == enc.decode_batch([ids])
+    for number in ids:
+        content = enc.decode_single_token_bytes(number)
+        assert tok.decode_single_token_bytes(number) == content
+        assert tok.encode_single_token(content) == enc.encode_single_token(content) == number
+        assert tok.is_special_token(number) == enc.is_special_token(number)
+    assert tok.encode_single_token("<|endoftext|>") == tok.eot_token
+    for one in (enc, tok):
+        with pytest.raises(KeyError):
+            one.encode_single_token("no single token is this")
+    # private there, and used by the FineWeb scripts and by tiktoken's own README
+    assert tok._special_tokens == enc._special_tokens
+    assert tok._pat_str == enc._pat_str
+    assert tok._mergeable_ranks == enc._mergeable_ranks
+
+
+def test_an_encoding_can_be_extended_as_tiktokens_readme_does() -> None:
+    base = Tokenizer("cl100k_base")
+    special = {**base._special_tokens, "<|im_start|>": 100_264}
+    enc = tiktoken.Encoding(
+        "cl100k_im",
+        pat_str=base._pat_str,
+        mergeable_ranks=base._mergeable_ranks,
+        special_tokens=special,
+    )
+    tok = pickle.loads(pickle.dumps(Tokenizer(enc)))
+    assert tok.encode("<|im_start|>a", allowed_special="all") == [100_264, 64]
+
+
+def test_a_separator_is_an_id_of_any_integer_type() -> None:
+    assert Tokenizer("gpt2", eot=np.int64(5)).eot_token == 5
+    for wrong in (True, 1.5, -1, 1 << 32):
+        with pytest.raises(UsageError, match="not a token id"):
+            Tokenizer("gpt2", eot=wrong)
+
+
+def test_the_hint_shows_in_a_traceback() -> None:
+    with pytest.raises(UsageError) as caught:
+        Tokenizer("gpt2").encode("<|endoftext|>")
+    again = pickle.loads(pickle.dumps(caught.value))
+    for error in (caught.value, again):
+        assert "hint: encode_ordinary(text)" in "".join(traceback.format_exception(error))
 
 
 def test_an_id_that_stands_for_nothing_is_a_key_error_as_in_tiktoken() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import Any
 
@@ -78,7 +79,7 @@ def _explain(target: str, as_json: bool) -> int:
     from tokenmill.scripts import as_main, function_in, read_script, split_target
 
     path, name = split_target(target)
-    text = read_script(path)
+    text, _ = read_script(path)
     with as_main(text, path) as module:
         report = explain_pickle(function_in(module, text, path, name))
     if as_json:
@@ -86,18 +87,24 @@ def _explain(target: str, as_json: bool) -> int:
         _echo_json({**report._asdict(), "verdicts": verdicts, "ok": report.ok})
     else:
         click.echo(str(report))
-        if not report.ok:
+        if not report.ok and _can_repair(text):
             click.echo(f"\na diff that repairs it: tokenmill doctor --patch {printable(target)}")
     return EXIT_OK if report.ok else 1
 
 
+def _can_repair(text: str) -> bool:
+    from tokenmill.patching import patch_script
+
+    return patch_script(text).text != text
+
+
 def _repair(target: str) -> int:
     """The diff on stdout, all else on stderr: `| patch -p0` works."""
-    from tokenmill.patching import patch_script, unified_diff
+    from tokenmill.patching import name_in_diff, patch_script, unified_diff
     from tokenmill.scripts import read_script, split_target
 
     path, name = split_target(target)
-    text = read_script(path)
+    text, encoding = read_script(path)
     try:
         patched = patch_script(text)
     except SyntaxError as error:
@@ -107,8 +114,10 @@ def _repair(target: str) -> int:
     if patched.text == text:
         click.echo(f"{printable(str(path))}: nothing that --patch knows how to repair", err=True)
         return 1
-    click.echo(unified_diff(text, patched.text, path), nl=False)
+    click.echo(unified_diff(text, patched.text, path, encoding), nl=False)
     sys.stdout.flush()
+    if name_in_diff(path).startswith(("/", "../")):  # `patch` takes such names for dangerous
+        click.echo(f"note: to apply it: patch {shlex.quote(str(path))}", err=True)
     return _check_again(patched.text, path, name)
 
 
@@ -127,14 +136,18 @@ def _check_again(text: str, path: Any, name: str) -> int:
 
 
 def _why_died(command: tuple[str, ...], as_json: bool) -> int:
-    from tokenmill.postmortem import as_dict, exit_code, report_lines, watch
+    from tokenmill.postmortem import Postmortem, as_dict, exit_code, report_lines
+    from tokenmill.watching import watch
 
-    found = watch(command)
-    if as_json:
-        _echo_json(as_dict(found), err=True)
-    else:
-        lines = ["", "tokenmill doctor:", *report_lines(found)]
-        click.echo("\n".join(lines), err=True)  # the command's own output stays as it is
+    def tell(found: Postmortem) -> None:
+        if not as_json:
+            lines = ["", "tokenmill doctor:", *report_lines(found)]
+            click.echo("\n".join(lines), err=True)  # the command's own output stays as it is
+        elif found.state != "running":  # one object, when all is over
+            _echo_json(as_dict(found), err=True)
+
+    found = watch(command, tell)
+    tell(found)
     return exit_code(found)
 
 

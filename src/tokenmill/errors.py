@@ -77,6 +77,8 @@ class TokenmillError(Exception):
         self.message = "\n  ".join(map(safe, (message, *lines)))
         self.hint = safe(hint)
         super().__init__(self.message)
+        if self.hint:  # a caller in Python sees a traceback, where `hint` alone does not show
+            self.add_note(f"hint: {self.hint}")
 
     def to_wire(self) -> list[str]:
         return [type(self).__name__, self.message, self.hint]

@@ -41,6 +41,7 @@ class Mapper:
         keep: tuple[str, ...] = (),
     ) -> None:
         _check(eot, dtype, nulls)
+        _check_names(column, keep)
         self.tokenizer = tokenizer
         self.column, self.eot, self.dtype, self.nulls = column, eot, dtype, nulls
         self.keep = tuple(keep)
@@ -72,15 +73,17 @@ class Mapper:
             value = _still_arrow(batch, self.column)
             value = batch[self.column] if value is None else value
         except (KeyError, IndexError):
-            raise self._no_column(list(batch)) from None
+            raise _no_column(self.column, list(batch)) from None
         except TypeError:
             raise UsageError(
                 f"cannot take a batch of the type {type(batch).__name__}",
                 hint="give rows with columns: a dict, a pyarrow.Table or a RecordBatch",
             ) from None
-        kept = {name: batch[name] for name in self.keep}
+        kept = self._kept(batch, list(batch))
         if value is None or isinstance(value, str):
             return {**kept, **self._row(value)}
+        if isinstance(value, bytes) or not isinstance(value, Iterable):
+            raise BadRowError(f"column {self.column!r}: {type(value).__name__}, not text")
         texts, nulls = self._texts(value)
         ids, offsets = self._encode(texts, nulls)
         lengths = np.diff(offsets)
@@ -112,8 +115,9 @@ class Mapper:
     def _arrow(self, batch: Any, table: Any) -> Any:
         import pyarrow
 
-        if self.column not in table.schema.names:
-            raise self._no_column(table.schema.names)
+        if table.schema.names.count(self.column) != 1:
+            raise _no_column(self.column, table.schema.names)
+        kept = self._kept(table, table.schema.names)
         texts, nulls = self._texts(table.column(self.column))
         ids, offsets = self._encode(texts, nulls)
         if int(offsets[-1]) > ARROW_LIST_LIMIT:
@@ -126,11 +130,17 @@ class Mapper:
         lists = pyarrow.ListArray.from_arrays(
             pyarrow.array(offsets.astype(np.int32)), pyarrow.array(ids), mask=mask
         )
-        columns = {name: table.column(name) for name in self.keep}
-        columns |= {"ids": lists, "len": pyarrow.array(np.diff(offsets))}
+        columns = {**kept, "ids": lists, "len": pyarrow.array(np.diff(offsets))}
         if isinstance(batch, pyarrow.RecordBatch):
             return pyarrow.RecordBatch.from_pydict(columns)
         return pyarrow.table(columns)
+
+    def _kept(self, batch: Any, names: list[str]) -> dict[str, Any]:
+        """The columns that come back too."""
+        for name in self.keep:
+            if names.count(name) != 1:
+                raise _no_column(name, names)
+        return {name: batch[name] for name in self.keep}
 
     # --- text to ids -------------------------------------------------------------------------
 
@@ -164,11 +174,14 @@ class Mapper:
             raise UsageError(f"dtype {self.dtype}: ids go up to {largest}", hint="use uint32")
         return self.dtype
 
-    def _no_column(self, names: list[str]) -> UsageError:
-        return UsageError(
-            f"no column {self.column!r}; there are: {', '.join(map(str, names)) or 'none'}",
-            hint="name it: tok.mapper(column=...)",
-        )
+
+def _no_column(name: str, names: list[str]) -> UsageError:
+    count = names.count(name)
+    return UsageError(
+        f"{count or 'no'} column{'s' * (count > 1)} {name!r}; there are: "
+        f"{', '.join(map(str, names)) or 'none'}",
+        hint="name it: tok.mapper(column=..., keep=[...])",
+    )
 
 
 def _check(eot: str, dtype: str, nulls: str) -> None:
@@ -179,6 +192,16 @@ def _check(eot: str, dtype: str, nulls: str) -> None:
     ):
         if value not in known:
             raise UsageError(f"{name} {value!r}: not one of {', '.join(filter(None, known))}")
+
+
+def _check_names(column: str, keep: tuple[str, ...]) -> None:
+    if not isinstance(column, str):
+        raise UsageError(f"column {column!r}: not a name; a Tokenizer maps one column")
+    for name in keep:
+        if name in ("ids", "len"):
+            raise UsageError(
+                f"keep: {name!r} is a column of the result", hint="rename yours before"
+            )
 
 
 def with_eot(
@@ -204,7 +227,7 @@ def _as_table(batch: Any) -> Any:
     """The batch if it is Arrow's; the library is not imported to find out."""
     if isinstance(batch, Mapping) or not type(batch).__module__.startswith("pyarrow"):
         return None
-    return batch
+    return batch if hasattr(batch, "num_columns") else None
 
 
 def _still_arrow(batch: Any, column: str) -> Any:
@@ -228,19 +251,21 @@ def flat_texts(value: Any, column: str = "text") -> tuple[Texts, Any]:
     array = value if isinstance(value, pyarrow.Array | pyarrow.ChunkedArray) else _to_arrow(value)
     if isinstance(array, list):  # lone surrogates: as tiktoken replaces them
         documents = [_utf8(text, index, column) for index, text in enumerate(array)]
-        nulls = np.array([text is None for text in array], bool)
+        nulls = np.array([_is_null(text) for text in array], bool)
         return from_bytes(documents), nulls
     _refuse_type(array, column)
     large = array.cast(pyarrow.large_string())
     if isinstance(large, pyarrow.ChunkedArray):
         large = _joined(large)
+    if not len(large):  # one of another library may have no buffers at all
+        return from_bytes([]), np.zeros(0, bool)
     nulls = np.asarray(large.is_null())
     if large.null_count:
         large = large.fill_null("")
     _, bounds, data = large.buffers()
     offsets = np.frombuffer(bounds, np.int64)[large.offset : large.offset + len(large) + 1]
     content = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
-    texts = Texts(content, offsets if len(large) else np.zeros(1, np.int64))
+    texts = Texts(content, offsets)
     if not isinstance(value, list):  # a Python str is Unicode; what came as Arrow may be anything
         _refuse_bad_utf8(large, texts, column)
     return texts, nulls
@@ -261,8 +286,13 @@ def _to_arrow(value: Any) -> Any:
         raise BadRowError(f"a batch's texts are not all text: {error}") from None
 
 
+def _is_null(text: Any) -> bool:
+    """As Arrow takes what pandas has: None, NaN, NA."""
+    return text is None or type(text).__name__ == "NAType" or text != text
+
+
 def _utf8(text: Any, row: int, column: str) -> bytes:
-    if text is None:
+    if _is_null(text):
         return b""
     if not isinstance(text, str):
         raise BadRowError(f"column {column!r}, row {row}: {type(text).__name__}, not text")
@@ -271,6 +301,8 @@ def _utf8(text: Any, row: int, column: str) -> bytes:
 
 def utf8_of(text: str) -> bytes:
     """A lone surrogate becomes U+FFFD, a pair of them one letter: as tiktoken does it."""
+    if not isinstance(text, str):
+        raise TypeError(f"a text is of the type {type(text).__name__}, not str")
     try:
         return text.encode()
     except UnicodeEncodeError:

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import ast
 import difflib
+import io
+import os
 from pathlib import Path
 from typing import NamedTuple
 
+from tokenmill.portable import Tokenizer
 from tokenmill.tokenizer import ENCODINGS
 
 GIGATOKEN_CALLS = {"encode": "encode_to_numpy({}, disallowed_special=())"}
@@ -39,32 +42,61 @@ def patch_script(text: str) -> Patched:
     return Patched(_with_import(changed, repair.aliases, _names(repair.tree)), tuple(repair.notes))
 
 
-def unified_diff(before: str, after: str, path: Path) -> str:
+def unified_diff(before: str, after: str, path: Path, encoding: str = "utf-8") -> bytes:
+    """For `patch`, so in the script's own encoding and with its line ends."""
+    mark = "\ufeff" if encoding == "utf-8-sig" else ""
+    # For `patch` a line ends with \n alone; Python's `splitlines` knows ten other ends.
+    old, new = (io.StringIO(mark + text).readlines() for text in (before, after))
+    name = name_in_diff(path)
+    name += "\t" * (" " in name)  # without it `patch` takes the first word for the name
     lines = []
-    for line in difflib.unified_diff(
-        before.splitlines(keepends=True), after.splitlines(keepends=True), str(path), str(path)
-    ):
+    for line in difflib.unified_diff(old, new, name, name):
         lines.append(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n")
-    return "".join(lines)
+    return "".join(lines).encode("utf-8" if mark else encoding, "surrogateescape")
+
+
+def name_in_diff(path: Path) -> str:
+    """As seen from here: `patch` refuses names that begin with / or ../"""
+    here = os.path.relpath(path)
+    return here if not here.startswith("..") else str(path)
+
+
+class _Source:
+    """A script as bytes, and where in them a part of its tree stands."""
+
+    def __init__(self, text: str) -> None:
+        self.tree = ast.parse(text)
+        self.content = text.encode()
+        self.lines = [0]
+        for line in self.content.splitlines(keepends=True):
+            self.lines.append(self.lines[-1] + len(line))
+
+    def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
+        last, column = node.end_lineno or 0, node.end_col_offset or 0
+        return self.lines[node.lineno - 1] + node.col_offset, self.lines[last - 1] + column
+
+    def text(self, node: ast.expr) -> str:
+        start, end = self.span(node)
+        return self.content[start:end].decode()
 
 
 class _Repair(ast.NodeVisitor):
     def __init__(self, text: str) -> None:
-        self.tree = ast.parse(text)
-        self.source = text.encode()
-        self.lines = [0]
-        for line in self.source.splitlines(keepends=True):
-            self.lines.append(self.lines[-1] + len(line))
+        source = _Source(text)
+        self.tree, self._span, self._text = source.tree, source.span, source.text
         self.aliases = _aliases(self.tree)
         self.edits: list[Edit] = []
         self.notes: list[str] = []
         self.numpy_names: set[str] = set()  # variables that held a gigatoken tokenizer
+        self.ours: set[str] = set()  # variables that now hold our tokenizer
 
     def visit_Assign(self, node: ast.Assign) -> None:
         value = node.value
         if isinstance(value, ast.Call) and self._full_name(value.func).startswith("gigatoken."):
             self.numpy_names |= {t.id for t in node.targets if isinstance(t, ast.Name)}
         self.generic_visit(node)
+        if self.edits and self.edits[-1][:2] == self._span(value):
+            self.ours |= {t.id for t in node.targets if isinstance(t, ast.Name)}
 
     def visit_Call(self, node: ast.Call) -> None:
         replacement = self._replacement(node)
@@ -127,6 +159,7 @@ class _Repair(ast.NodeVisitor):
     def change_calls(self) -> None:
         """Where a gigatoken tokenizer was used: the same values from ours."""
         for node in ast.walk(self.tree):
+            self._note_if_missing(node)
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
                 continue
             owner, method = node.func.value, node.func.attr
@@ -138,6 +171,17 @@ class _Repair(ast.NodeVisitor):
             else:
                 self.notes.append(f"line {node.lineno}: look at `{ast.unparse(node)}` yourself")
 
+    def _note_if_missing(self, node: ast.AST) -> None:
+        """Our surface is tiktoken's but for a few methods that nobody is known to use."""
+        if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)):
+            return
+        known = hasattr(Tokenizer, node.attr) or node.attr == "_core_bpe"
+        if node.value.id in self.ours - self.numpy_names and not known:
+            self.notes.append(
+                f"line {node.lineno}: a tokenmill.Tokenizer has no `{node.attr}`: look at "
+                f"`{ast.unparse(node)}` yourself"
+            )
+
     def _full_name(self, node: ast.expr) -> str:
         """`tk.get_encoding` as `tiktoken.get_encoding`, by the script's imports."""
         if isinstance(node, ast.Name):
@@ -146,14 +190,6 @@ class _Repair(ast.NodeVisitor):
             owner = self._full_name(node.value)
             return f"{owner}.{node.attr}" if owner else ""
         return ""
-
-    def _span(self, node: ast.expr) -> tuple[int, int]:
-        last, column = node.end_lineno or 0, node.end_col_offset or 0
-        return self.lines[node.lineno - 1] + node.col_offset, self.lines[last - 1] + column
-
-    def _text(self, node: ast.expr) -> str:
-        start, end = self._span(node)
-        return self.source[start:end].decode()
 
     def _replace(self, node: ast.expr, text: str) -> None:
         self.edits.append(Edit(*self._span(node), text))
@@ -202,27 +238,34 @@ def _names(tree: ast.AST) -> set[str]:
 
 def _with_import(text: str, aliases: dict[str, str], used_before: set[str]) -> str:
     """`import tokenmill` in place of an import that nobody needs any more, else behind the last."""
-    if aliases.get("tokenmill") == "tokenmill":
+    source = _Source(text)
+    body = source.tree.body
+    if any(isinstance(s, ast.Import) and _brings_tokenmill(s) for s in body):
         return text
-    tree = ast.parse(text)
-    lines = text.splitlines(keepends=True)
-    given_up = used_before - _names(tree)
-    first = 1 if ast.get_docstring(tree) is not None else 0
+    given_up = used_before - _names(source.tree)
+    first = 1 if ast.get_docstring(source.tree) is not None else 0
     imports: list[ast.Import | ast.ImportFrom] = []
-    for statement in tree.body[first:]:
+    for statement in body[first:]:
         if not isinstance(statement, ast.Import | ast.ImportFrom):
             break
         imports.append(statement)
-    line = "import tokenmill\n"
     for node in imports:
         names = [alias.asname or alias.name.partition(".")[0] for alias in node.names]
         home = aliases.get(names[0], "")
         if len(names) == 1 and names[0] in given_up and home.startswith(("tiktoken", "gigatoken")):
-            lines[node.lineno - 1 : node.end_lineno] = [line]
-            return "".join(lines)
-    if imports:
-        at = imports[-1].end_lineno or 0
-    else:
-        at = (tree.body[0].end_lineno or 0) if first else 0
-        at = max(at, 1 if lines and lines[0].startswith("#!") else 0)
-    return "".join([*lines[:at], line, *lines[at:]])
+            return _apply(text, [Edit(*source.span(node), "import tokenmill")])
+    before = body[: first + len(imports)]
+    after = body[len(before)]  # what was repaired, at the latest
+    if before and before[-1].end_lineno == after.lineno:  # behind a semicolon
+        end = source.span(before[-1])[1]
+        return _apply(text, [Edit(end, end, "; import tokenmill")])
+    # Before the first statement, not the first line: a comment there may name the encoding.
+    decorators = [node.lineno for node in getattr(after, "decorator_list", [])]
+    at = (before[-1].end_lineno or 0) if before else min([after.lineno, *decorators]) - 1
+    line_end = "\r\n" if "\r\n" in text else "\n"
+    start = source.lines[at]
+    return _apply(text, [Edit(start, start, f"import tokenmill{line_end}")])
+
+
+def _brings_tokenmill(node: ast.Import) -> bool:
+    return any(alias.name == "tokenmill" and not alias.asname for alias in node.names)

@@ -155,12 +155,12 @@ def _told(error: BaseException) -> str:
 def _find(thing: Any, pickler: Pickler) -> tuple[tuple[str, ...], Any]:
     """Down along parts that fail on their own; returns the way and the last of them."""
     path: tuple[str, ...] = ()
-    seen = {id(thing)}
+    seen = {id(thing): thing}  # kept: what `__reduce__` makes is gone else, and its id is reused
     while len(path) < DEEPEST:
         for step, part in itertools.islice(parts_of(thing, pickler), MOST_ITEMS):
             if id(part) in seen or _is_plain(part):
                 continue
-            seen.add(id(part))
+            seen[id(part)] = part
             if _attempt(part, pickler)[0]:
                 path, thing = (*path, step), part
                 break
@@ -220,10 +220,13 @@ def _global_names(code: types.CodeType) -> list[str]:
     import dis
 
     inner = [const for const in code.co_consts if isinstance(const, types.CodeType)]
+    steps = [(step.opname, str(step.argval)) for step in dis.get_instructions(code)]
+    # LOAD_NAME: in the body of a class, where a name may be its own.
+    in_class = {name for op, name in steps if op == "STORE_NAME"}
     own = [
-        str(step.argval)
-        for step in dis.get_instructions(code)
-        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+        name
+        for op, name in steps
+        if op == "LOAD_GLOBAL" or (op == "LOAD_NAME" and name not in in_class)
     ]
     return list(dict.fromkeys([*own, *(name for c in inner for name in _global_names(c))]))
 
@@ -260,9 +263,19 @@ def _undefined(function: Any) -> Iterator[str]:
         function = function.func
     function = getattr(function, "__func__", function)
     if isinstance(function, types.FunctionType):
+        own = _set_globals(function.__code__)  # loaded lazily, by the function itself
         for name in _global_names(function.__code__):
-            if name not in function.__globals__ and not hasattr(builtins, name):
+            known = name in function.__globals__ or hasattr(builtins, name) or name in own
+            if not known:
                 yield name
+
+
+def _set_globals(code: types.CodeType) -> set[str]:
+    import dis
+
+    found = {str(s.argval) for s in dis.get_instructions(code) if s.opname == "STORE_GLOBAL"}
+    inner = [const for const in code.co_consts if isinstance(const, types.CodeType)]
+    return found.union(*map(_set_globals, inner))
 
 
 # --- what is said ----------------------------------------------------------------------------
@@ -319,7 +332,7 @@ def report_lines(report: PickleReport) -> list[str]:
     for name in report.undefined:
         lines.append(
             f"  global `{name}`: not there when the module is imported; under spawn and forkserver "
-            "a worker stops with NameError"
+            "a worker stops with NameError, unless its pool's initializer makes it"
         )
         lines.append("    instead: define it at the top level, or pass it to the function")
     lines += [f"  {name}: not installed, not tried" for name in report.absent]

@@ -9,6 +9,7 @@ once, and all copies of the tokenizer in it share that one.
 from __future__ import annotations
 
 import itertools
+import operator
 import os
 import re
 import threading
@@ -38,7 +39,12 @@ from tokenmill.memory import resident_bytes
 from tokenmill.recipes import Recipe, find_again, recipe_for
 from tokenmill.texts import I64, Texts, from_bytes
 from tokenmill.tokenizer import Encoding
-from tokenmill.vocabulary_files import load_sentencepiece, load_tokenizers, read_vocabulary
+from tokenmill.vocabulary_files import (
+    load_sentencepiece,
+    load_tokenizers,
+    ranks_of,
+    read_vocabulary,
+)
 
 Special = Literal["all"] | AbstractSet[str]
 BATCH_BYTES = 4 << 20  # handed to the encoder at once: its memory grows with that
@@ -126,6 +132,30 @@ class Tokenizer:
     def special_tokens_set(self) -> set[str]:
         return set(self.encoding.special_tokens)
 
+    def is_special_token(self, token: int) -> bool:
+        return token in self.encoding.special_tokens.values()
+
+    # Private to tiktoken, and used all the same: by the scripts that everybody copies for FineWeb
+    # (`enc._special_tokens["<|endoftext|>"]`) and by its own README, to extend an encoding.
+
+    @property
+    def _special_tokens(self) -> dict[str, int]:
+        return dict(self.encoding.special_tokens)
+
+    @property
+    def _pat_str(self) -> str:
+        self._only_of_ranks("_pat_str")
+        return self.encoding.pattern
+
+    @property
+    def _mergeable_ranks(self) -> dict[bytes, int]:
+        self._only_of_ranks("_mergeable_ranks")
+        return ranks_of(self.encoding)
+
+    def _only_of_ranks(self, what: str) -> None:
+        if self.encoding.kind != "tiktoken":
+            raise AttributeError(f"{what}: {self.name} is no tokenizer of tiktoken's kind")
+
     @property
     def is_fast(self) -> bool:
         """Whether gigatoken encodes; else the reference does, with the same ids."""
@@ -173,7 +203,7 @@ class Tokenizer:
 
     def encode_batch(
         self,
-        text: list[str],
+        text: Iterable[str],
         *,
         num_threads: int = 1,
         allowed_special: Special = frozenset(),
@@ -181,14 +211,19 @@ class Tokenizer:
     ) -> list[list[int]]:
         """`num_threads` is taken for compatibility: one thread of ours is faster than eight."""
         allowed, refused = self._special(allowed_special, disallowed_special)
+        texts = self._checked(list(text), refused)  # a generator can be read only once
         if allowed:
-            return [
-                self._with_specials(one, allowed).tolist() for one in self._checked(text, refused)
-            ]
-        return self.encode_ordinary_batch(self._checked(text, refused))
+            return [self._with_specials(one, allowed).tolist() for one in texts]
+        return self.encode_ordinary_batch(texts)
 
-    def encode_ordinary_batch(self, text: list[str], *, num_threads: int = 1) -> list[list[int]]:
-        ids, offsets = self.encode_flat(text)
+    def encode_ordinary_batch(
+        self, text: Iterable[str], *, num_threads: int = 1
+    ) -> list[list[int]]:
+        texts, nulls = flat_texts(text)
+        if nulls.any():  # tiktoken refuses it; an empty list in its place would go unseen
+            row = int(np.flatnonzero(nulls)[0])
+            raise TypeError(f"text {row} of {texts.documents} (counted from 0) is null, not str")
+        ids, offsets = self.encode_texts(texts)
         return [ids[a:b].tolist() for a, b in itertools.pairwise(offsets)]
 
     def encode_flat(self, texts: Any) -> tuple[U32, I64]:
@@ -202,6 +237,15 @@ class Tokenizer:
         """The same for text that is flat already."""
         with _lock, faults_become(_as_ours):
             return self._opened().encode(texts)
+
+    def encode_single_token(self, text_or_bytes: str | bytes) -> int:
+        """The id of one token, a special one too; KeyError where there is none."""
+        with _lock:
+            decoder = self._opened().decoder
+        found = decoder.find(text_or_bytes)
+        if found is None:
+            raise UnknownTokenError(f"{self.name} has no token {text_or_bytes!r}")
+        return found
 
     def _special(
         self, allowed_special: Special, disallowed_special: Literal["all"] | Collection[str]
@@ -247,7 +291,7 @@ class Tokenizer:
 
     def decode(self, tokens: Iterable[int], errors: str = "replace") -> str:
         """Text of ids. Of a tokenizer.json or a SentencePiece model as its own library says."""
-        numbers = [int(token) for token in tokens]
+        numbers = [operator.index(token) for token in tokens]
         if self.encoding.kind == "tiktoken":
             return self.decode_bytes(numbers).decode(errors=errors)
         self._refuse_unknown(numbers)
@@ -255,14 +299,27 @@ class Tokenizer:
             return str(self._opened().library_decode(numbers))
 
     def decode_bytes(self, tokens: Iterable[int]) -> bytes:
-        numbers = [int(token) for token in tokens]
+        return b"".join(self.decode_tokens_bytes(tokens))
+
+    def decode_tokens_bytes(self, tokens: Iterable[int]) -> list[bytes]:
+        numbers = [operator.index(token) for token in tokens]
         self._refuse_unknown(numbers)
         with _lock:
             decoder = self._opened().decoder
-        return b"".join(map(decoder.token_bytes, numbers))
+        return [decoder.token_bytes(number) for number in numbers]
 
-    def decode_batch(self, batch: Sequence[Iterable[int]], errors: str = "replace") -> list[str]:
+    def decode_single_token_bytes(self, token: int) -> bytes:
+        return self.decode_tokens_bytes([token])[0]
+
+    def decode_batch(
+        self, batch: Iterable[Iterable[int]], *, errors: str = "replace", num_threads: int = 1
+    ) -> list[str]:
         return [self.decode(tokens, errors) for tokens in batch]
+
+    def decode_bytes_batch(
+        self, batch: Iterable[Iterable[int]], *, num_threads: int = 1
+    ) -> list[bytes]:
+        return [self.decode_bytes(tokens) for tokens in batch]
 
     def _refuse_unknown(self, numbers: list[int]) -> None:
         with _lock:
@@ -289,7 +346,8 @@ class Tokenizer:
     ) -> Mapper:
         """`map` with another column, separator, type of the ids, or rule for null; `keep` names
         columns of the batch that come back too."""
-        return Mapper(self, column, eot, dtype, nulls, tuple(keep))
+        kept = (keep,) if isinstance(keep, str) else tuple(keep)
+        return Mapper(self, column, eot, dtype, nulls, kept)
 
     def _opened(self) -> _Opened:
         """Under the lock."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import binascii
 import hashlib
 import json
+import operator
 import os
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -114,10 +115,14 @@ def find_again(recipe: Recipe, contents: tuple[bytes, ...]) -> Encoding:
 def _separator(encoding: Encoding, eot: str | int | None) -> int:
     if eot is None:
         return encoding.eot_id
-    if isinstance(eot, int):
-        if not 0 <= eot < 1 << 32:
+    if not isinstance(eot, str):
+        try:
+            number = operator.index(eot)  # numpy's integers too
+        except TypeError:
+            number = -1
+        if isinstance(eot, bool) or not 0 <= number < 1 << 32:
             raise UsageError(f"eot {eot}: not a token id")
-        return eot
+        return number
     return special_id(encoding, eot, "eot")
 
 
@@ -189,6 +194,8 @@ def _from_content(content: bytes) -> Found:
 
 
 def _from_ranks(name: str, ranks: bytes, pattern: str, special_tokens: dict[str, int]) -> Found:
+    if "" in special_tokens:  # it would be found at every place of a text, without end
+        raise UsageError(f"{name}: a special token is the empty string")
     sha256 = hashlib.sha256(ranks).hexdigest()
     for bundled in ENCODINGS.values():
         same = (bundled.sha256, bundled.pattern, bundled.special_tokens)

@@ -11,8 +11,10 @@ import ast
 import contextlib
 import importlib.abc
 import importlib.util
+import io
 import os
 import sys
+import tokenize
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,12 +36,19 @@ def split_target(target: str) -> tuple[Path, str]:
     return Path(path), name
 
 
-def read_script(path: Path) -> str:
+def read_script(path: Path) -> tuple[str, str]:
+    """Its text with the line ends it has, and its encoding: as Python reads it (a byte order mark,
+    `# coding: latin-1`), so that a diff of it can be applied."""
     try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
+        content = path.read_bytes()
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+        text = content.decode(encoding)
+    except (OSError, UnicodeDecodeError, SyntaxError) as error:
         reason = getattr(error, "strerror", None) or first_line(error)
         raise UsageError(f"{path}: cannot be read: {reason}") from None
+    if "\0" in text:
+        raise UsageError(f"{path}: is no Python script (it holds a null byte)")
+    return text, encoding
 
 
 class _Source(importlib.abc.InspectLoader):
@@ -69,10 +78,12 @@ def as_main(text: str, path: Path) -> Iterator[types.ModuleType]:
     sys.modules[LOADED_AS] = module
     sys.argv = [str(path)]
     try:
-        _execute(spec.loader, module, path)
-        _rename(module)
-        with _picklers_main(module):
-            yield module
+        # What the script prints is not what we print: a diff, or JSON.
+        with contextlib.redirect_stdout(sys.stderr):
+            _execute(spec.loader, module, path)
+            _rename(module)
+            with _picklers_main(module):
+                yield module
     finally:
         sys.modules.pop(LOADED_AS, None)
         if before is not None:

@@ -24,6 +24,7 @@ import errno
 import fcntl
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -286,10 +287,15 @@ def read_from_cache(name: str) -> bytes | None:
 
 
 def keep_in_cache(name: str, content: bytes) -> None:
-    path = cache_folder() / name
+    _keep_at(cache_folder() / name, content)
+
+
+def _keep_at(path: Path, content: bytes) -> None:
+    """Threads of a process, and machines that share a home, may write the same file at once."""
     with explained("create", path.parent):
         make_folder(path.parent)
-    write_atomic(path, content, path.with_name(f".{name}.{os.getpid()}.tmp"))
+    writer = f"{os.uname().nodename}-{os.getpid()}-{threading.get_ident()}"
+    write_atomic(path, content, path.with_name(f".{path.name}.{writer}.tmp"))
 
 
 def _last_resort() -> Path:
@@ -311,9 +317,7 @@ def keep_anywhere(name: str, content: bytes) -> Path:
         keep_in_cache(name, content)
     except StorageError:
         path = _last_resort() / name
-        with explained("create", path.parent):
-            make_folder(path.parent)
-        write_atomic(path, content, path.with_name(f".{name}.{os.getpid()}.tmp"))
+        _keep_at(path, content)
         return path
     return cache_folder() / name
 

@@ -60,6 +60,7 @@ class Decoder:
     def __init__(self, tokens: dict[int, bytes], specials: dict[int, str]) -> None:
         self._tokens = tokens
         self._specials = specials
+        self._numbers: dict[bytes, int] | None = None  # made when it is first asked for
 
     def is_special(self, token: int) -> bool:
         return token in self._specials
@@ -71,6 +72,13 @@ class Decoder:
         """What a token stands for; nothing for an id that stands for nothing."""
         special = self._specials.get(token)
         return special.encode() if special is not None else self._tokens.get(token, b"")
+
+    def find(self, token: str | bytes) -> int | None:
+        """The id of a token, ordinary or special; None: there is none."""
+        if self._numbers is None:
+            self._numbers = {text.encode(): number for number, text in self._specials.items()}
+            self._numbers |= {content: number for number, content in self._tokens.items()}
+        return self._numbers.get(token.encode() if isinstance(token, str) else token)
 
     def text(self, ids: Iterable[int]) -> str:
         """The text of ids; bytes that are no UTF-8 (a character cut in two) as escapes."""
