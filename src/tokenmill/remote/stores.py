@@ -7,8 +7,6 @@ them; none is taken from a URL.
 from __future__ import annotations
 
 import re
-import urllib.request
-from http.client import HTTPException
 from typing import Any
 from urllib.parse import quote
 
@@ -152,6 +150,9 @@ def binding(info: dict[str, Any]) -> str:
 def gives_ranges(url: str) -> bool:
     """Whether a web server gives parts of a file: asked for one byte, so that one that does not
     is left before it has sent all."""
+    import urllib.request  # takes longer to load than the rest of us together
+    from http.client import HTTPException
+
     quoted = quote(url, safe="%/:=&?~+!$,;'@()*[]")  # blanks and letters that are not ASCII
     request = urllib.request.Request(quoted, headers={"Range": "bytes=0-0"})
     try:
