@@ -39,7 +39,7 @@ LOOKING_SHARE = 0.05
 SAMPLE_SECONDS = 0.2
 # A pool that has lost a worker often waits for ever: so long after a death it is told at once.
 WAITING_SECONDS = 5.0
-STOP_SECONDS = 2.0  # for the command to end when we are told to; then it is killed
+STOP_SECONDS = 10.0  # for the command to end when we are told to; then it is killed
 PR_SET_CHILD_SUBREAPER = 36
 # The kernel logs and counts a kill when it sends the signal; with many GB the end comes later, and
 # other processes may end in between.
