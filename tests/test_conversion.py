@@ -344,12 +344,32 @@ def test_an_explicit_option_holds_for_all_formats(inputs: list[Path], tmp_path: 
     assert again.already_done
 
 
+def test_an_option_of_shards_is_for_those_that_have_them(
+    inputs: list[Path], tmp_path: Path
+) -> None:
+    many = tokenmill.prepare(
+        inputs[0], tmp_path / "o", format="llmc,megatron,mds", val=0.1, shard_tokens=5000,
+        compression="zstd", last_shard="merge", min_shard_tokens=2500, workers=0,
+    )  # fmt: skip
+    files = [f.path for f in many.manifest.files if f.kind == "tokens" and f.split == "train"]
+    assert sum(path.startswith("llmc/") for path in files) > 2
+    assert sum(path.startswith("mds/") and path.endswith(".zstd") for path in files) > 2
+    alone = tokenmill.prepare(inputs[0], tmp_path / "m", format="megatron", val=0.1, workers=0)
+    for file in alone.manifest.files:
+        if file.kind in ("tokens", "sidecar"):
+            name = file.path.replace("m_", "o_", 1)
+            assert (tmp_path / "o" / "megatron" / name).read_bytes() == (
+                tmp_path / "m" / file.path
+            ).read_bytes()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"format": "llmc,nanogpt", "val": "shard"}, "--val shard: nanogpt has no shards"),
         ({"format": "llmc,llmc"}, "named twice"),
-        ({"format": "llmc,megatron", "val": 0.1, "shard_tokens": "1M"}, "one file per split"),
+        ({"format": "nanogpt,megatron", "shard_tokens": "1M"}, "one file per split"),
+        ({"format": "nanogpt,megatron", "compression": "zstd"}, "no compressed files"),
         ({"format": "llmc,mds", "cut": "exact"}, "none may be cut in two"),
         ({"format": "llmc,"}, "unknown format ''"),
     ],

@@ -129,13 +129,16 @@ NO_LAYOUT = Layout(format="", dtype="uint16", eot="none", cut="exact", shard_tok
 def layout_settings(
     bare: PlanSettings, options: Options, formats: list[Format], output: str | os.PathLike[str]
 ) -> PlanSettings:
-    """Settings of one or several formats: what was asked for holds for all of them."""
+    """Settings of one or several formats: what was asked for holds for all that it applies to."""
     if options.min_shard_tokens is not None:  # also where a short shard is kept, with a warning
         parse_count(options.min_shard_tokens, what="--min-shard-tokens")
     first = formats[0].name
     # Workers write the first format whose tokens lie in one piece; the others are made of it.
     formats = sorted(formats, key=lambda fmt: fmt.framed)
-    layouts = [_layout(options, fmt, bare.val, output, bare.vocab_size) for fmt in formats]
+    layouts = [
+        _layout(_applying(options, fmt, formats), fmt, bare.val, output, bare.vocab_size)
+        for fmt in formats
+    ]
     settings = msgspec.structs.replace(bare.laid_out(layouts[0]), more=tuple(layouts[1:]))
     sizes = {layout.format: layout.shard_tokens for layout in layouts}
     if bare.val.kind == "shard" and not bare.val.amount and len(set(sizes.values())) > 1:
@@ -144,6 +147,17 @@ def layout_settings(
     for one in settings.layouts:
         check_layout(one, options.name)
     return settings
+
+
+def _applying(options: Options, fmt: Format, formats: list[Format]) -> Options:
+    """Without what is meant for other formats of the same run: one file has no shards to cut."""
+    if not fmt.sharded and any(other.sharded for other in formats):
+        options = msgspec.structs.replace(
+            options, cut=None, shard_tokens=None, last_shard=None, min_shard_tokens=None
+        )
+    if not fmt.compressible and any(other.compressible for other in formats):
+        options = msgspec.structs.replace(options, compression=None)
+    return options
 
 
 def formats_of(text: str) -> list[Format]:
