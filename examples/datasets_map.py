@@ -18,4 +18,4 @@ def main(files: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1] if len(sys.argv) > 1 else "sample/*.parquet")

@@ -29,4 +29,5 @@ def main(files: str, method: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "spawn")
+    files = sys.argv[1] if len(sys.argv) > 1 else "sample/*.parquet"
+    main(files, sys.argv[2] if len(sys.argv) > 2 else "spawn")

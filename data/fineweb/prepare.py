@@ -31,6 +31,8 @@ def load(source: str, name: str, paragraphs: str) -> datasets.Dataset:
     if kind is None:
         return datasets.load_dataset(source, name=name, split="train")
     files = sorted(glob.glob(source))
+    if not files:
+        raise SystemExit(f"{source}: no such file")
     options = {"sample_by": paragraphs} if kind == "text" else {}
     return datasets.load_dataset(kind, data_files=files, split="train", **options)
 

@@ -111,6 +111,7 @@ cli.add_command(plan)
 
 
 @cli.command(
+    short_help="Show what is in a dataset, and where it came from.",
     context_settings=CONTEXT,
     epilog=examples(
         "tokenmill inspect out",
@@ -164,6 +165,7 @@ def inspect(
 
 
 @cli.command(
+    short_help="Compare a dataset with its manifest, or its sources.",
     context_settings=CONTEXT,
     epilog=examples(
         "tokenmill verify out",

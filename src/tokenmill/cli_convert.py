@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 @click.command(
     "export",
+    short_help="Convert a finished dataset to another format.",
     context_settings=CONTEXT,
     epilog=examples(
         "tokenmill export out -o out-megatron --format megatron",
@@ -47,6 +48,7 @@ def export_command(directory: str, output: str, as_json: bool, **options: Any) -
 
 @click.command(
     "import",
+    short_help="Adopt token files that others made.",
     context_settings=CONTEXT,
     epilog=examples(
         "tokenmill import nanoGPT/data/openwebtext --format nanogpt",
@@ -87,7 +89,13 @@ def _note(text: str) -> None:
 
 
 def _echo(result: Result, as_json: bool) -> None:
-    from tokenmill.summary import echo_files, echo_json, echo_load_lines, result_dict
+    from tokenmill.summary import (
+        echo_files,
+        echo_json,
+        echo_load_lines,
+        echo_warnings,
+        result_dict,
+    )
 
     if as_json:
         echo_json(result_dict(result))
@@ -100,7 +108,9 @@ def _echo(result: Result, as_json: bool) -> None:
         click.echo(
             f"  {split.format} {split.name}: {split.documents:,} documents, {split.tokens:,} tokens"
         )
-    written = sum(file.size for file in manifest.files)
-    speed = written / max(result.seconds, 1e-3) / 1e6
-    click.echo(f"  done in {result.seconds:.1f} s ({written / 1e6:.1f} MB, {speed:.0f} MB/s)")
+    echo_warnings(result)
+    if not result.already_done:
+        written = sum(file.size for file in manifest.files)
+        speed = written / max(result.seconds, 1e-3) / 1e6
+        click.echo(f"  done in {result.seconds:.1f} s ({written / 1e6:.1f} MB, {speed:.0f} MB/s)")
     echo_load_lines(result)

@@ -23,6 +23,7 @@ EPILOG = "\b\nExamples:\n" + "\n".join(
 
 
 @click.command(
+    short_help="Say what is wrong: machine, function, dying command.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=EPILOG,
 )

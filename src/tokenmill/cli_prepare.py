@@ -74,6 +74,7 @@ def prepare(inputs: tuple[str, ...], output: str, **options: Any) -> int:
 
 
 @click.command(
+    short_help="Fetch and tokenize FineWeb or FineWeb-Edu.",
     context_settings=CONTEXT,
     epilog=examples(
         "tokenmill fineweb --version 10B",
@@ -172,6 +173,7 @@ def _observer(quiet: bool) -> Observer:
 
 
 @click.command(
+    short_help="Say what `prepare` would read, write, need and take.",
     context_settings=CONTEXT,
     epilog=examples(
         "tokenmill plan data/ -o out --format llmc",

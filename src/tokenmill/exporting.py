@@ -30,7 +30,7 @@ from tokenmill.manifest import Manifest
 from tokenmill.needs import free_bytes
 from tokenmill.options import Options, formats_of, layout_settings, make_options
 from tokenmill.pack import frame_of
-from tokenmill.pipeline import Result
+from tokenmill.pipeline import Result, short_shards
 from tokenmill.plan import BoundPlan
 from tokenmill.production import Production
 from tokenmill.shards import BLOCK_DOCUMENTS, Reframed
@@ -70,7 +70,8 @@ def export(
                 _refuse_full_disk(plan, manifest, workspace)
             note("verifying the source")
             _refuse_damaged(source)
-        return _export(source, manifest, plan, workspace, run, interrupts, note)
+        asked = options.get("min_shard_tokens")
+        return _export(source, manifest, plan, workspace, run, interrupts, note, asked)
 
 
 def _export(
@@ -81,6 +82,7 @@ def _export(
     run: RunSettings,
     interrupts: Interrupts,
     note: Callable[[str], None],
+    asked: str | int | None,
 ) -> Result:
     began = time.monotonic()
     with (
@@ -100,7 +102,7 @@ def _export(
         already_done=opened.manifest is not None,
         seconds=time.monotonic() - began,
         run={},
-        warnings=[],
+        warnings=short_shards(made, plan.settings, asked),
     )
 
 

@@ -163,7 +163,7 @@ def row_fault(error: Exception, line: bytes, name: str) -> str:
     if isinstance(error, UnicodeError):
         return f"not valid UTF-8: {text}"
     if not isinstance(error, msgspec.ValidationError):
-        return f"not valid JSON: {text}"
+        return f"not valid JSON: {text.removeprefix('JSON is malformed: ')}"
     if len(path_of(name)) > 1:
         try:
             row = msgspec.json.decode(line)

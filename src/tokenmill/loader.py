@@ -22,7 +22,7 @@ from tokenmill.errors import UsageError, VerificationError
 from tokenmill.formats import get_format
 from tokenmill.formats.base import Slices
 from tokenmill.manifest import FileEntry, Manifest, SplitEntry
-from tokenmill.verification import size_fault
+from tokenmill.verification import no_dataset, size_fault
 
 Array = npt.NDArray[Any]
 MOST_TOKENS = 1 << 62  # no document ends there
@@ -35,10 +35,7 @@ def open_dataset(directory: str | os.PathLike[str], *, format: str | None = None
     """
     path = Path(directory) / "manifest.json"
     if not path.is_file():
-        raise UsageError(
-            f"{directory}: no manifest.json, so no finished dataset",
-            hint="an unfinished one is completed by the same `tokenmill prepare` command",
-        )
+        raise no_dataset(path.parent)
     return Dataset(Path(directory), Manifest.load(path), format)
 
 

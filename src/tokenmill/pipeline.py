@@ -379,12 +379,9 @@ def _write_run_record(
     workspace.put_run_record(record)
 
 
-def _warnings(manifest: Manifest, settings: PlanSettings, asked: str | int | None) -> list[str]:
-    lines = [
-        f"the {split.name} split is empty: no file was written for it"
-        for split in manifest.splits
-        if split.tokens == 0 and split.format == settings.format
-    ]
+def short_shards(manifest: Manifest, settings: PlanSettings, asked: str | int | None) -> list[str]:
+    """Warnings for the shards that a trainer will find too short."""
+    lines: list[str] = []
     for layout in settings.layouts:
         minimum, whose = get_format(layout.format).min_shard_tokens, "of a usual batch"
         if asked is not None:
@@ -399,6 +396,20 @@ def _warnings(manifest: Manifest, settings: PlanSettings, asked: str | int | Non
             for file in files
             if file.tokens < minimum <= layout.shard_tokens
         ]
+    return lines
+
+
+def _warnings(manifest: Manifest, settings: PlanSettings, asked: str | int | None) -> list[str]:
+    remedy = {
+        "val": "; a larger --val, such as 0.05 or docs:100, holds something out",
+        "train": "; a smaller --shard-tokens, or --val 0.05, leaves it something",
+    }
+    lines = [
+        f"the {split.name} split is empty: no file was written for it{remedy.get(split.name, '')}"
+        for split in manifest.splits
+        if split.tokens == 0 and split.format == settings.format
+    ]
+    lines += short_shards(manifest, settings, asked)
     specials = manifest.counts["special_strings"]
     if specials:
         lines.append(

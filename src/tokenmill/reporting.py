@@ -184,11 +184,14 @@ def summary_lines(summary: Summary) -> list[str]:
             f"  {split['name']:9}  {split['documents']:,} documents, {split['tokens']:,} tokens: "
             f"{names}"
         )
+    known = counts["text_bytes"] > 0 or counts["empty"] == counts["documents"]
     lines += [
         f"  rows       {counts['rows']:,} read = {counts['documents']:,} written + "
         f"{counts['dropped']:,} dropped + {counts['quarantined']:,} quarantined "
         f"({counts['empty']:,} empty)",
-        f"  text       {size(counts['text_bytes'])}, {summary.bytes_per_token:.2f} bytes a token",
+        f"  text       {size(counts['text_bytes'])}, {summary.bytes_per_token:.2f} bytes a token"
+        if known
+        else "  text       not known: the token files were imported",
     ]
     lengths = summary.lengths
     lines += [
@@ -203,7 +206,9 @@ def summary_lines(summary: Summary) -> list[str]:
     for source in summary.largest_sources:
         lines.append(
             f"  {source['name']:{min(width, 60)}}  {source['tokens']:>15,} tokens  "
-            f"{source['documents']:>11,} documents  {size(source['text_bytes']):>9} of text"
+            f"{source['documents']:>11,} documents"
+            + f"  {size(source['text_bytes']):>9} of text"
+            * known
         )
     return [printable(line) for line in lines]
 

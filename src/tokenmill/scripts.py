@@ -99,10 +99,16 @@ def _execute(loader: Any, module: types.ModuleType, path: Path) -> None:
         raise
     except BaseException as error:
         line = error.lineno if isinstance(error, SyntaxError) else _line_in(error, path)
+        hint = 'put what it does under `if __name__ == "__main__":`; spawn imports it alike'
+        if any("ConnectionError" in cls.__name__ for cls in type(error).__mro__):
+            hint = (
+                "it needs the network to be imported, and so does every spawned worker; "
+                "tokenmill.Tokenizer does not (--patch puts it in place)"
+            )
         raise UsageError(
             f"{path}, line {line}: the script stops when it is imported: "
             f"{type(error).__name__}: {first_line(error)}",
-            hint='put what it does under `if __name__ == "__main__":`; spawn imports it alike',
+            hint=hint,
         ) from None
 
 

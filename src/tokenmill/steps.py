@@ -38,13 +38,13 @@ def explained(what: str, path: Path | str, needed: int = A_NAME) -> Iterator[Non
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        if full:
+        hint = ""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             reason += f" ({needed} bytes were needed{_free_bytes(path)})"
-        raise StorageError(
-            f"{path}: cannot {what}: {reason}",
-            hint="free some space and run the same command again: it resumes" if full else "",
-        ) from None
+            hint = "free some space and run the same command again: it resumes"
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            hint = "you may not write there: give another folder, or change its permissions"
+        raise StorageError(f"{path}: cannot {what}: {reason}", hint=hint) from None
 
 
 def _free_bytes(path: Path | str) -> str:

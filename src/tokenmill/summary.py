@@ -90,11 +90,18 @@ def _left_out(settings: PlanSettings, counts: dict[str, int]) -> list[str]:
 def echo_files(manifest: Manifest) -> None:
     """The token files, the first and the last of many."""
     files = [file for file in manifest.files if file.kind == "tokens"]
-    for file in files if len(files) <= 6 else [*files[:3], *files[-2:]]:
+    shown = files if len(files) <= 6 else [*files[:3], *files[-2:]]
+    width = max([32, *(len(printable(file.path)) for file in shown)])
+    for file in shown:
         name = printable(file.path)
-        click.echo(f"  {name:32} {file.tokens:>15,} tokens {file.size:>15,} bytes")
+        click.echo(f"  {name:{width}} {file.tokens:>15,} tokens {file.size:>15,} bytes")
         if len(files) > 6 and file is files[2]:
             click.echo(f"  ... {len(files) - 5} more")
+
+
+def echo_warnings(result: Result) -> None:
+    for warning in result.warnings:
+        click.echo(f"  {click.style('warning', fg='yellow')}: {printable(warning)}")
 
 
 def echo_summary(result: Result) -> None:
@@ -119,7 +126,7 @@ def echo_summary(result: Result) -> None:
     encoder = result.run.get("encoder", {})
     if encoder.get("checked_documents"):
         click.echo(
-            f"  check: {encoder['checked_documents']} documents encoded again by the reference, "
+            f"  check: {encoder['checked_documents']:,} documents encoded again by the reference, "
             "all equal"
         )
     for key, what in (
@@ -127,9 +134,8 @@ def echo_summary(result: Result) -> None:
         ("reference_failures", "documents that the reference cannot encode: the fast one did"),
     ):
         if encoder.get(key):
-            click.echo(f"  note:  {encoder[key]} {what}")
-    for warning in result.warnings:
-        click.echo(f"  {click.style('warning', fg='yellow')}: {warning}")
+            click.echo(f"  note:  {encoder[key]:,} {what}")
+    echo_warnings(result)
     if counts["quarantined"]:
         click.echo(f"  set aside: {printable(result.output)}/quarantine.jsonl")
     if not result.already_done:

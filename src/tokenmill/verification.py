@@ -42,6 +42,18 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return not self.problems
 
 
+def no_dataset(root: Path) -> UsageError:
+    """Why a path is no dataset."""
+    if not root.is_dir():
+        what = "is not a folder" if root.exists() else "no such folder"
+        return UsageError(f"{root}: {what}", hint="give the folder that was `-o` of `prepare`")
+    return UsageError(
+        f"{root}: no manifest.json, so no finished dataset",
+        hint="an unfinished one is completed by the same `tokenmill prepare` command; "
+        "token files that others made are adopted by `tokenmill import`",
+    )
+
+
 def verify(directory: str | os.PathLike[str], *, threads: int | None = None) -> Report:
     """Compare a dataset with its manifest. Problems are returned, not raised."""
     began = time.monotonic()
@@ -51,10 +63,7 @@ def verify(directory: str | os.PathLike[str], *, threads: int | None = None) -> 
         if (root / "index").is_dir() and not (root / WORK).exists():
             lost = "manifest.json: missing, although the files of a finished dataset are here"
             return Report(problems=[lost], files=0, bytes=0, seconds=0.0)
-        raise UsageError(
-            f"{root}: no manifest.json, so no finished dataset",
-            hint="an unfinished one is completed by the same `tokenmill prepare` command",
-        )
+        raise no_dataset(root)
     try:
         manifest = Manifest.load(path)
     except VerificationError as error:

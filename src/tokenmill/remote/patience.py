@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import email.utils
 import errno
+import logging
 import os
 import random
 import time
@@ -18,6 +19,7 @@ from typing import Any, TypeVar
 from tokenmill.errors import TokenmillError, first_line
 
 T = TypeVar("T")
+log = logging.getLogger("tokenmill")
 
 ATTEMPTS = 8  # in a row without a byte, with pauses of two minutes in all
 SILENCE = 120.0  # seconds in a row without a byte, besides the pauses: libraries try again, too
@@ -106,10 +108,16 @@ def _base_pause() -> float:
     return float(value) if value.replace(".", "", 1).isdigit() else 1.0
 
 
+def _say(why: str, seconds: float) -> None:
+    """On stderr, where nobody has set up logging: or minutes pass without a word."""
+    if seconds >= 1.5:
+        log.warning("no answer (%s): another try in %.0f s", why, seconds)
+
+
 def patiently(
     action: Callable[[], T],
     *,
-    on_wait: Callable[[str, float], None] = lambda why, seconds: None,
+    on_wait: Callable[[str, float], None] = _say,
     progress: Callable[[], int] = lambda: 0,
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
