@@ -633,6 +633,8 @@ def test_a_run_warns_of_a_shard_that_its_trainer_may_refuse(
     short = [f for f in result.manifest.files if f.kind == "tokens" and f.tokens < 29_999]
     assert len(told) == len(short) == 1
     assert told[0].startswith(short[0].path)
+    exported = tokenmill.export(tmp_path / "o", tmp_path / "e", **options_for("llmc"))
+    assert exported.warnings == told
     again = tokenmill.prepare(
         inputs, tmp_path / "o", **options_for("llmc", val="none", min_shard_tokens=10)
     )

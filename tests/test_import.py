@@ -327,6 +327,7 @@ def test_the_command_imports(foreign: Any) -> None:
     assert done.returncode == 0, done.stderr
     assert "llmc train:" in done.stdout
     assert command("verify", folder).returncode == 0
+    assert "not known: the token files were imported" in command("inspect", folder).stdout
     wrong = command("import", folder, "--format", "llmc", "--tokenizer", "gpt5")
     assert wrong.returncode == 2
     assert "Traceback" not in wrong.stderr

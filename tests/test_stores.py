@@ -574,3 +574,20 @@ def test_a_wrapped_error_is_known_by_what_it_was_raised_from() -> None:
     wrapped.__cause__ = SaidError(503)
     assert patience.passes(wrapped)
     assert patience.why(wrapped) == "HTTP 503"
+
+
+def test_a_server_that_is_waited_for_is_told_of_without_secrets(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENMILL_RETRY_SECONDS", "3")
+    failures = [ConnectionError("reset: https://me:key@host/a?sig=secret"), None]
+
+    def action() -> str:
+        if error := failures.pop(0):
+            raise error
+        return "done"
+
+    assert patience.patiently(action, sleep=lambda seconds: None) == "done"
+    assert "reset: https://***@host/a?***" in caplog.text
+    assert "another try in" in caplog.text
+    assert "secret" not in caplog.text

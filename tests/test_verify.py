@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tokenmill
+from tokenmill.errors import UsageError
 
 
 @pytest.fixture(scope="module", params=["nanogpt", "llmc"])
@@ -95,3 +96,15 @@ def test_a_change_is_located(dataset: Path) -> None:
     assert problem.startswith(f"{path.name}: changed in bytes ")
     first, _, last = problem.rpartition("bytes ")[2].partition(" to ")
     assert int(first) <= len(original) - 3 <= int(last)
+
+
+def test_what_is_no_dataset_is_said_to_be_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for path, said in (
+        ("none", "no such folder"),
+        ("file", "is not a folder"),
+        ("", "no manifest"),
+    ):
+        for call in (tokenmill.verify, tokenmill.open_dataset):
+            with pytest.raises(UsageError, match=said):
+                call(tmp_path / path)

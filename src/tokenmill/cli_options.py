@@ -106,7 +106,10 @@ LAYOUT = [
         help="Where too short: keep, merge or refuse.  [default: keep]",
     ),
     click.option("--compression", metavar="HOW", help="mds: none or zstd.  [default: none]"),
-    click.option("--name", help="Start of shard names.  [default: the folder's name]"),
+    click.option(
+        "--name",
+        help="Start of shard names.  [default: the folder's name; of `export`: the source's]",
+    ),
     click.option("--dtype", help="uint16 or uint32.  [default: what the ids need]"),
 ]
 

@@ -391,8 +391,7 @@ def short_shards(manifest: Manifest, settings: PlanSettings, asked: str | int | 
         lines += [
             f"{file.path} holds {file.tokens:,} tokens, fewer than the {minimum:,} {whose}: the "
             "trainer may refuse it"
-            + " (--last-shard merge would not leave it so)"
-            * (shards[file.split] > 1)
+            + (" (--last-shard merge would not leave it so)" if shards[file.split] > 1 else "")
             for file in files
             if file.tokens < minimum <= layout.shard_tokens
         ]

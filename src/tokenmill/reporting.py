@@ -207,8 +207,7 @@ def summary_lines(summary: Summary) -> list[str]:
         lines.append(
             f"  {source['name']:{min(width, 60)}}  {source['tokens']:>15,} tokens  "
             f"{source['documents']:>11,} documents"
-            + f"  {size(source['text_bytes']):>9} of text"
-            * known
+            + (f"  {size(source['text_bytes']):>9} of text" if known else "")
         )
     return [printable(line) for line in lines]
 

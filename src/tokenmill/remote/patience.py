@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from tokenmill.errors import TokenmillError, first_line
+from tokenmill.errors import TokenmillError, first_line, safe
 
 T = TypeVar("T")
 log = logging.getLogger("tokenmill")
@@ -111,7 +111,7 @@ def _base_pause() -> float:
 def _say(why: str, seconds: float) -> None:
     """On stderr, where nobody has set up logging: or minutes pass without a word."""
     if seconds >= 1.5:
-        log.warning("no answer (%s): another try in %.0f s", why, seconds)
+        log.warning("no answer (%s): another try in %.0f s", safe(why), seconds)
 
 
 def patiently(
