@@ -398,6 +398,12 @@ def counts(paths: list[Path]) -> str:
     return f"{len(texts)} documents, {sum(len(ids) + 1 for ids in expected(texts))} tokens"
 
 
+def test_a_mapper_shows_all_that_it_was_given() -> None:
+    mapper = Tokenizer("gpt2").mapper(eot="start", dtype="int32", keep="n")
+    shown = "(column='text', eot='start', dtype='int32', nulls='error', keep=('n',))"
+    assert repr(mapper).endswith(f".mapper{shown}")
+
+
 def test_the_example_for_datasets(tmp_path: Path) -> None:
     found = run_example("datasets_map.py", str(ROOT / "sample" / "*.parquet"), folder=tmp_path)
     assert found == f"{counts(SAMPLES)}, the first ends with {EOT}"

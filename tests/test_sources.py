@@ -10,6 +10,7 @@ import pyarrow.parquet
 import pytest
 from conftest import write_jsonl, write_parquet
 
+import tokenmill
 from tokenmill.errors import InputError
 from tokenmill.sources import find_sources
 
@@ -123,8 +124,6 @@ def test_a_column_that_is_not_text_is_named_with_its_type(tmp_path: Path) -> Non
 
 
 def test_the_output_folder_inside_an_input_folder_is_no_input(tmp_path: Path) -> None:
-    import tokenmill
-
     write_jsonl(tmp_path / "x.jsonl", ["a", "b"])
     first = tokenmill.prepare(tmp_path, tmp_path / "out", workers=0)
     again = tokenmill.prepare(tmp_path, tmp_path / "out", workers=0)
@@ -132,6 +131,24 @@ def test_the_output_folder_inside_an_input_folder_is_no_input(tmp_path: Path) ->
     assert again.manifest == first.manifest
     with pytest.raises(InputError, match="only inputs are in the output"):
         tokenmill.prepare(tmp_path / "out" / "*.json", tmp_path / "out", workers=0)
+
+
+def test_a_dataset_of_ours_in_an_input_folder_is_passed_over_and_alone_refused(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    write_jsonl(data / "a.jsonl", ["text"])
+    tokenmill.prepare(data, data / "one", workers=0, format="parquet", val="none")
+    for number, inputs in enumerate((data, f"{data}/*")):
+        result = tokenmill.prepare(inputs, data / f"again{number}", workers=0, val="none")
+        assert [source["name"] for source in result.manifest.sources] == ["a.jsonl"]
+    found = find_sources([data], "text")
+    assert (str(data / "one"), "a dataset of tokenmill") in {
+        (s.path, s.reason) for s in found.skipped
+    }
+    with pytest.raises(InputError, match="tokens and no text"):
+        tokenmill.prepare(data / "one", tmp_path / "o", workers=0)
 
 
 def test_what_is_no_regular_file_is_refused_and_links_to_folders_are_listed(

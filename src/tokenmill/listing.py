@@ -25,6 +25,7 @@ BOOKKEEPING = {
     "indices*.arrow": "indices of datasets",
     "*.lock": "a lock",
 }
+OURS = "a dataset of tokenmill"
 
 
 class Skipped(msgspec.Struct, frozen=True):
@@ -40,6 +41,11 @@ def printable(path: str) -> str:
 def expand(argument: str, skipped: list[Skipped]) -> list[str]:
     """One argument to absolute paths of files."""
     if os.path.isdir(argument):
+        if _is_dataset(argument):
+            raise InputError(
+                f"{argument}: {OURS}, which is tokens and no text",
+                hint="`tokenmill export` converts it to another format",
+            )
         files = _without_bookkeeping(list(_walk(argument, skipped)), skipped)
         if not files:
             raise InputError(f"{argument}: no input files in this directory")
@@ -71,7 +77,9 @@ def _expand_glob(pattern: str, skipped: list[Skipped]) -> list[str]:
     for match in sorted(glob.glob(pattern, recursive=True, include_hidden=True), key=os.fsencode):
         reason = next(filter(None, map(_hidden, Path(match).parts[fixed:])), "")
         if os.path.isdir(match):
-            if not reason and "**" not in pattern:
+            if not reason and _is_dataset(match):
+                skipped.append(Skipped(match, OURS))
+            elif not reason and "**" not in pattern:
                 files.extend(_walk(match, skipped))
         elif reason:
             skipped.append(Skipped(match, reason))
@@ -90,15 +98,25 @@ def _walk(directory: str, skipped: list[Skipped]) -> Iterator[str]:
         for name in names:
             if os.path.islink(os.path.join(folder, name)) and not _hidden(name):
                 skipped.append(Skipped(os.path.join(folder, name), "a link to a folder"))
-        for name in [n for n in names if _hidden(n)]:
-            skipped.append(Skipped(os.path.join(folder, name), _hidden(name)))
-            names.remove(name)
+        for name in list(names):
+            path = os.path.join(folder, name)
+            if reason := _hidden(name) or (OURS if _is_dataset(path) else ""):
+                skipped.append(Skipped(path, reason))
+                names.remove(name)
         for name in files:
             if _hidden(name):
                 skipped.append(Skipped(os.path.join(folder, name), _hidden(name)))
             else:
                 found.append(os.path.abspath(os.path.join(folder, name)))
     return iter(sorted(found, key=os.fsencode))
+
+
+def _is_dataset(folder: str) -> bool:
+    """Whether it is an output of ours, finished or not."""
+    finished = ("manifest.json", "index/pieces")
+    return all(os.path.isfile(os.path.join(folder, name)) for name in finished) or os.path.isfile(
+        os.path.join(folder, ".tokenmill/plan.json")
+    )
 
 
 def _hidden(path: str) -> str:

@@ -62,7 +62,8 @@ class Mapper:
         return hash((self.tokenizer, *self._options))
 
     def __repr__(self) -> str:
-        return f"{self.tokenizer!r}.mapper(column={self.column!r}, eot={self.eot!r})"
+        names = ("column", "eot", "dtype", "nulls", "keep")
+        return f"{self.tokenizer!r}.mapper({', '.join(f'{n}={getattr(self, n)!r}' for n in names)})"
 
     def __call__(self, batch: Any) -> Any:
         """One row, or a batch of them."""
