@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import tokenmill
@@ -82,6 +82,14 @@ def condensed(line: bytes, column: str, head: int, part: int, step: int) -> tupl
 
 
 @settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck))
+@example(
+    b'{"text":"' + b"\\u001f" * 3 + b"\\ud800\\udc00" * 2 + b"\xf0\x9f" + b"x" * 50 + b'"}',
+    "text",
+    44,
+    16,
+    1,
+)
+@example(b'{"text":"' + b"y" * 200 + b"\xff" + b"x" * 200 + b'"}', "text", 44, 16, 7)
 @given(
     lines,
     st.sampled_from(["text", "a.b", "a"]),

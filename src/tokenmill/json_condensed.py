@@ -84,6 +84,7 @@ class LongString:
         self.text_bytes = 0  # of its text, once decoded
         self.left_out = 0  # of these, how many are not in the condensed line
         self.faults = 0  # parts that are no text
+        self.left_out_before = 0  # the first of these
         self.skip_fault = False  # one that even who skips the string will not have
         self.keep_next = False
 
@@ -182,6 +183,8 @@ class Condensed:
         """The first part that is no text, and the first that nobody will pass over, each with
         what follows it: they decide what is wrong with the line."""
         keep, string.keep_next = string.keep_next, False
+        if fault and not string.faults:
+            string.left_out_before = string.left_out
         if fault and not string.skip_fault:
             try:
                 _skip_text(b'{"a":"%b"}' % part)
@@ -238,7 +241,7 @@ class Condensed:
             string = self.marked(error.object)
             if string is None or error.start < error.object.find(self._nonce):
                 return reason
-            shift = string.left_out - len(self._mark(self.long.index(string)))
+            shift = string.left_out_before - len(self._mark(self.long.index(string)))
             return re.sub(
                 r"(position )(\d+)(?:-(\d+))?",
                 lambda m: m[1] + "-".join(str(int(n) + shift) for n in m.groups()[1:] if n),
