@@ -290,6 +290,25 @@ def caught(pid: int) -> bool:
     return bool(int(line.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_python_takes_itself_down_changes_nothing(number: int) -> None:
+    """Its handlers are gone by then, and the default one kills."""
+    program = (
+        "import os, sys\n"
+        "class Last:\n"
+        f"    def __del__(self, kill=os.kill, pid=os.getpid()): kill(pid, {number:d})\n"
+        "last = Last()\n"
+        "sys.argv = ['tokenmill', '--version']\n"
+        "from tokenmill.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.startswith("tokenmill, version")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_error_names_the_signal() -> None:
     interrupts = Interrupts()
     interrupts.check()

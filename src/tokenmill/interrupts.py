@@ -11,6 +11,7 @@ Kept free of heavy imports: the command line needs it first of all.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -130,6 +131,14 @@ def take_over(interrupts: Interrupts) -> None:
     global _active
     _active = interrupts
     _install(interrupts)
+    # Registered first, so called last: while Python takes itself down it takes our handlers away,
+    # and the default one would make a kill of what has ended well.
+    atexit.register(_let_pass)
+
+
+def _let_pass() -> None:
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _install(interrupts: Interrupts) -> dict[int, Any]:
