@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from tokenmill.cgroups import cgroup_memory
+from tokenmill.config import memory_allowed
 from tokenmill.errors import UsageError
 from tokenmill.postmortem import Postmortem, Seen
 from tokenmill.processes_seen import (
@@ -81,10 +81,6 @@ def watch(
         watcher.close()
 
 
-def _machine_memory() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
 def _most_watched() -> int:
     """Each takes a file of ours while it lives, and some are needed for /proc."""
     return min(500, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
@@ -119,10 +115,9 @@ class _Watcher:
             self._tell_if_it_waits()
 
     def found(self, state: Literal["ended", "running", "stopped"]) -> Postmortem:
-        limits = [x for x in (cgroup_memory().limit, _machine_memory()) if x > 0]
         code = self.child.returncode if state == "ended" else 0
         seen = [copy.copy(one) for one in self.seen.values()]
-        return Postmortem(self.command, state, code, self._now(), seen, min(limits, default=-1))
+        return Postmortem(self.command, state, code, self._now(), seen, memory_allowed())
 
     def stop(self) -> None:
         """End the command and what it has started, which else would go on without it."""
