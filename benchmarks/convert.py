@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import tokenmill
-from tokenmill.config import parse_count
+from tokenmill.amounts import parse_count
 from tokenmill.formats import FORMATS
 
 EOT = 50256

@@ -63,7 +63,7 @@ def span(seconds: float) -> str:
 
 
 def main() -> None:
-    from tokenmill.config import available_cores
+    from tokenmill.system.limits import available_cores
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--corpus", nargs="+", type=Path, default=[ROOT / "sample"])

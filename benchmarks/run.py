@@ -436,7 +436,7 @@ def ranks_file(given: Path | None, work: Path) -> Path:
     """The peers' vocabulary: the file given, or the one that tokenmill carries."""
     if given is not None:
         return given.resolve()
-    from tokenmill.tokenizer import bundled_ranks_file
+    from tokenmill.tokenizer.bundled import bundled_ranks_file
 
     path = work / "r50k_base.tiktoken"
     path.write_bytes(bundled_ranks_file("r50k_base"))

@@ -53,7 +53,7 @@ def succeed(done: subprocess.CompletedProcess[str], code: int = 0) -> None:
 
 def in_process(*arguments: object) -> tuple[int, str]:
     """The command without a new interpreter: its exit code and all that it printed."""
-    from tokenmill.cli import main
+    from tokenmill.cli.main import main
 
     before = sys.argv
     sys.argv = ["tokenmill", *map(str, arguments)]

@@ -13,8 +13,9 @@ import pyarrow
 import pyarrow.ipc
 import pyarrow.parquet
 
-from tokenmill.manifest import UnitRecord, read_journal
-from tokenmill.plan import UnitId, fingerprint_of
+from tokenmill.inputs.segments import UnitId
+from tokenmill.output.journal import UnitRecord, read_journal
+from tokenmill.planning.plan import fingerprint_of
 
 WORDS = [
     "the",

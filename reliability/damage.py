@@ -11,7 +11,7 @@ from reliability.faults import fault_case
 from reliability.power import record
 from reliability.small_job import Job, died, in_child, using
 from tokenmill.errors import StorageError
-from tokenmill.failpoints import FaultyDisk
+from tokenmill.system.failpoints import FaultyDisk
 
 
 def cases(job: Job, folder: Path) -> Iterator[tuple[str, Callable[[Path], object]]]:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from reliability.small_job import Job, in_child, using
-from tokenmill.failpoints import FaultyDisk as OneFault
-from tokenmill.failpoints import Operation
+from tokenmill.system.failpoints import FaultyDisk as OneFault
+from tokenmill.system.failpoints import Operation
 
 NEVER = 1_000_000_000
 INTERNAL = 99  # of `in_child`: something that is no error of ours

@@ -17,8 +17,8 @@ import pyarrow.parquet
 
 from reliability.hostile_inputs import BOM, arrow, column_of, json_lines, parquet, zstd
 from tokenmill.errors import TokenmillError
-from tokenmill.parquet_footer import text_chunks
-from tokenmill.pipeline import Result
+from tokenmill.inputs.readers.parquet_metadata import text_chunks
+from tokenmill.output.result import Result
 
 GOOD = ["a good row", "and another", "東京"]
 Expected = str | int  # words of the error, or how many rows there are

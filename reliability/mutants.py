@@ -17,112 +17,116 @@ from typing import Any
 MUTANTS: dict[str, tuple[str, str, str]] = {
     # --- a sync left out ---
     "tokens not synced before the journal names them": (
-        "engines/books.py", "self._files.sync(file)", "pass",
+        "output/durability.py", "self._files.sync(file)", "pass",
     ),
     "new token files' names not synced": (
-        "engines/books.py", "sync_directory(self.workspace.files)", "pass",
+        "output/durability.py", "sync_directory(self.workspace.files)", "pass",
     ),
     "the journal not synced": (
-        "storage.py", "write_all(self._fd, content, self._length)\n                steps.disk.fsync(self._fd)",
+        "output/files.py", "write_all(self._fd, content, self._length)\n                steps.disk.fsync(self._fd)",
         "write_all(self._fd, content, self._length)",
     ),
     "the journal's name not synced": (
-        "storage.py", "self.append(header)\n                sync_directory(path.parent)",
+        "output/files.py", "self.append(header)\n                sync_directory(path.parent)",
         "self.append(header)",
     ),
-    "files not synced before the commit": ("commit.py", "files.sync(working)", "pass"),
+    "files not synced before the commit": ("output/commit.py", "maker.files.sync(made.working)", "pass"),
     "published names not synced before the manifest": (
-        "commit.py", "        sync_directory(folder)\n    workspace.put(",
+        "output/commit.py", "        sync_directory(folder)\n    workspace.put(",
         "        pass\n    workspace.put(",
     ),
-    "made files not synced": ("production.py", "self.files.sync(made.working)", "pass"),
+    "made files not synced": ("output/file_maker.py", "self.files.sync(made.working)", "pass"),
     "names in folders of formats not synced": (
-        "storage.py", "found |= {self.output / parent for parent in Path(name).parents}", "pass",
+        "output/workspace.py", "found |= {self.output / parent for parent in Path(name).parents}", "pass",
     ),
     "small files renamed before they are synced": (
-        "steps.py", "            write_all(fd, content, 0)\n            disk.fsync(fd)\n",
+        "system/disk.py", "            write_all(fd, content, 0)\n            disk.fsync(fd)\n",
         "            write_all(fd, content, 0)\n",
     ),
     "small files' names not synced": (
-        "steps.py", "disk.replace(temporary, path)\n        sync_directory(path.parent)",
+        "system/disk.py", "disk.replace(temporary, path)\n        sync_directory(path.parent)",
         "disk.replace(temporary, path)",
     ),
     "the output folder's own name not synced": (
-        "storage.py", "(output, *(new.parent for new in made))", "(output,)",
+        "output/workspace.py", "(output, *(new.parent for new in made))", "(output,)",
     ),
     "a removed dataset's names not synced": (
-        "storage.py", "            sync_directory(self.output)\n            unlink(self.removing)",
+        "output/workspace.py", "            sync_directory(self.output)\n            unlink(self.removing)",
         "            unlink(self.removing)",
     ),
     # --- a rename or an order ---
     "small files written in place": (
-        "steps.py", 'temporary = temporary or path.with_name(f".{path.name}.tmp")',
+        "system/disk.py", 'temporary = temporary or path.with_name(f".{path.name}.tmp")',
         "temporary = path",
     ),
     "the journal names tokens before they are synced": (
-        "engines/books.py", "        for file in sorted(files):",
+        "output/durability.py", "        for file in sorted(files):",
         '        self._journal.append(b"".join(map(frame_record, records)))\n'
         "        self._journal.append = lambda content: None\n        for file in sorted(files):",
     ),
     "the manifest before the files": (
-        "commit.py", "    _publish(workspace, decision)\n",
+        "output/commit.py", "    for path, working in decision.names.items():\n        publish(",
         "    workspace.put(workspace.manifest, decision.manifest.encode())\n"
-        "    _publish(workspace, decision)\n",
+        "    for path, working in decision.names.items():\n        publish(",
     ),
     "the work folder goes before the manifest comes": (
-        "commit.py", "    workspace.put(workspace.manifest, decision.manifest.encode())\n",
+        "output/commit.py", "    workspace.put(workspace.manifest, decision.manifest.encode())\n",
         "    workspace.remove_work()\n    workspace.create()\n"
         "    workspace.put(workspace.manifest, decision.manifest.encode())\n",
     ),
     "moved to another folder, not linked": (
-        "steps.py", "        disk.link(source, target)\n    except FileExistsError:",
+        "system/disk.py", "        disk.link(source, target)\n    except FileExistsError:",
         "        disk.replace(source, target)\n    except FileExistsError:",
     ),
     "a dataset's files removed before its manifest is": (
-        "storage.py", "            unlink(self.manifest)\n            sync_directory(self.output)\n",
+        "output/workspace.py", "            unlink(self.manifest)\n            sync_directory(self.output)\n",
         "            unlink(self.manifest)\n",
     ),
     "no decision before the names": (
-        "commit.py", "    write_atomic(workspace.commit, msgspec.json.encode(decision))\n", "",
+        "output/commit.py", "    write_atomic(workspace.commit, msgspec.json.encode(decision))\n", "",
     ),
     # --- a hash, a size, a record ---
     "journal records not checked": (
-        "manifest.py", "len(body) < length or xxhash.xxh3_64_intdigest(body) != digest",
+        "output/journal.py", "len(body) < length or xxhash.xxh3_64_intdigest(body) != digest",
         "len(body) < length",
     ),
     "durable pieces not checked on resuming": (
-        "engines/books.py", " or xxhash.xxh3_64_intdigest(content) != piece.digest", "",
+        "output/files.py", " and xxhash.xxh3_64_intdigest(content) == digest", "",
     ),
-    "sizes not checked on committing": ("commit.py", " or actual_size != self.size", ""),
+    "sizes not checked on committing": ("output/commit.py", " or actual_size != self.size", ""),
     "a short write taken for a whole one": (
-        "steps.py", "        done += written\n", "        done += len(view)\n",
+        "system/disk.py", "        done += written\n", "        done += len(view)\n",
     ),
     "the journal not read": (
-        "job.py", "    latest = {record.unit: record for record in records}", "    latest = {}",
+        "output/recovery.py", "    latest = {record.unit: record for record in records}", "    latest = {}",
     ),
     # --- cleaning up ---
     "the work folder stays": (
-        "storage.py", "            unlink(self.work / LOCK)\n", "",
+        "output/workspace.py", "            unlink(self.work / LOCK)\n", "",
     ),
     "temporary files beside the dataset": (
-        "storage.py", 'write_atomic(path, content, self.work / f".{path.name}.tmp")',
+        "output/workspace.py", 'write_atomic(path, content, self.work / f".{path.name}.tmp")',
         "write_atomic(path, content)",
     ),
     "a removal that was begun is not finished": (
-        "job.py", "if run.overwrite or begun:", "if run.overwrite:",
+        "output/recovery.py", "if run.overwrite or begun:", "if run.overwrite:",
     ),
 }  # fmt: skip
 
 
 def install(name: str) -> None:
     """From now on tokenmill is imported with this mutant in place."""
+    install_change(*MUTANTS[name])
+
+
+def install_change(file: str, old: str, new: str) -> None:
+    """From now on tokenmill is imported with another text in one of its files."""
     import tokenmill
 
-    file, old, new = MUTANTS[name]
     path = Path(tokenmill.__file__).parent / file
     count = path.read_text().count(old)
     if count != 1:
-        raise ValueError(f"{file} holds {count} times what mutant {name!r} replaces")
+        raise ValueError(f"{file} holds {count} times what the mutant replaces: {old!r}")
     for module in [m for m in sys.modules if m.partition(".")[0] == "tokenmill"]:
         del sys.modules[module]
     sys.meta_path.insert(0, _Finder(str(path), old, new))

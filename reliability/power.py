@@ -20,8 +20,8 @@ from typing import Any
 import msgspec
 
 from reliability.small_job import using
-from tokenmill import failpoints
-from tokenmill.failpoints import Operation, WatchedDisk
+from tokenmill.system import failpoints
+from tokenmill.system.failpoints import Operation, WatchedDisk
 
 Trace = list[tuple[str, Operation]]  # role and operation, in the order in which they were made
 MODELS = ("ext4", "strict")
@@ -39,7 +39,7 @@ class Recorder(WatchedDisk):
         made = operation._replace(data=bytes(operation.data))
         if made.kind == "write":
             made = made._replace(data=made.data[:result], size=result)
-        line = msgspec.msgpack.encode([failpoints._role[0], *made])
+        line = msgspec.msgpack.encode([failpoints._role, *made])
         os.write(self._log, len(line).to_bytes(4, "little") + line)
         return result
 

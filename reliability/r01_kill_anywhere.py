@@ -10,7 +10,7 @@ from typing import Any
 from reliability.faults import every
 from reliability.scorecard import Check
 from reliability.small_job import Job, died, in_child, small_jobs, using
-from tokenmill.failpoints import FaultyDisk
+from tokenmill.system.failpoints import FaultyDisk
 
 ID = "R1"
 PROMISE = "kill anywhere"

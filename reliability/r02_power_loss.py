@@ -10,8 +10,8 @@ from reliability.corpus import durable_records
 from reliability.power import MODELS, File, Trace, disk_at, lay_out, record
 from reliability.scorecard import Check
 from reliability.small_job import Job, died, in_child, small_jobs, using
-from tokenmill.failpoints import FaultyDisk
-from tokenmill.manifest import JOURNAL_MAGIC, _records
+from tokenmill.output.journal import JOURNAL_MAGIC, framed_records
+from tokenmill.system.failpoints import FaultyDisk
 
 ID = "R2"
 PROMISE = "power loss"
@@ -43,7 +43,7 @@ class Story:
             if asked and role == "coordinator":
                 content, asked = journal.content(journal.since), False
                 header = content.index(b"\n", len(JOURNAL_MAGIC)) + 1
-                promised = sum(1 for _ in _records(content, header))
+                promised = sum(1 for _ in framed_records(content, header))
             if operation.path == str(self.root / path) and operation.kind in ("write", "truncate"):
                 at = operation.offset if operation.kind == "write" else operation.size
                 journal.since.append((operation.kind, at, operation.data))

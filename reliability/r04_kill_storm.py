@@ -18,7 +18,7 @@ from reliability import corpus
 from reliability.corpus import durable_units
 from reliability.processes import Command, finished, kill, same
 from reliability.scorecard import Check
-from tokenmill.plan import UnitId
+from tokenmill.inputs.segments import UnitId
 
 ID = "R4"
 PROMISE = "kill storm, real processes"

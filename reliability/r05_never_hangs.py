@@ -51,19 +51,18 @@ LONG = "time.sleep(30)"
 
 # Where a signal finds the command: what is made long, how, and further options.
 PHASES: dict[str, tuple[str, str, list[str]]] = {
-    "planning": ("tokenmill.sources:_check_magic", "time.sleep(0.4)", []),
-    "planning, one hanging file": ("tokenmill.sources:_fingerprint", LONG, []),
-    "a worker's birth": ("tokenmill.engines.processes:worker_main", "time.sleep(1)", []),
+    "planning": ("tokenmill.inputs.find:_check_magic", "time.sleep(0.4)", []),
+    "planning, one hanging file": ("tokenmill.inputs.find:_fingerprint", LONG, []),
+    "a worker's birth": ("tokenmill.engines.local.worker:run_worker", "time.sleep(1)", []),
     "worker start-up": ("tokenmill.engines.unit:UnitWorker.__init__", LONG, []),
-    "measuring": ("tokenmill.gap_cache:gap_for", LONG, []),
     "encoding": (ENCODE, LONG, []),
     "encoding inline": (ENCODE, "time.sleep(0.5)", ["--workers", "0"]),
     "encoding inline, one hanging call": (ENCODE, LONG, ["--workers", "0"]),
     "placing": ("tokenmill.engines.unit:UnitWorker.place", LONG, []),
-    "syncing": ("tokenmill.storage:OutputFiles.sync", LONG, []),
-    "checking pieces": ("tokenmill.engines.books:check_pieces", "time.sleep(0.4)", []),
-    "committing": ("tokenmill.steps:publish", "time.sleep(0.2)", []),
-    "committing, for long": ("tokenmill.steps:publish", LONG, []),
+    "syncing": ("tokenmill.output.files:OutputFiles.sync", LONG, []),
+    "checking pieces": ("tokenmill.output.files:is_intact", "time.sleep(0.4)", []),
+    "committing": ("tokenmill.system.disk:publish", "time.sleep(0.2)", []),
+    "committing, for long": ("tokenmill.system.disk:publish", LONG, []),
 }
 ALWAYS = ("planning", "encoding inline", "checking pieces", "committing")
 
@@ -78,7 +77,7 @@ def run(check: Check) -> str:
     signals = [f"{how} {phase}" for phase in PHASES for how in ("Ctrl-C", "SIGTERM")]
     moments = [f"random moment {i}" for i in range(check.scale(24, 2))]
     if check.fast:  # every second phase, by the one signal or the other
-        timers = ["everything stopped", "left behind forkserver", "fork server SIGSTOP"]
+        timers = ["everything stopped", "left behind forkserver", "fork server SIGKILL"]
         signals = [name for i, name in enumerate(signals) if i % 2 == (i // 2) % 2][::2]
     names = [*faults, *timers, *signals, *moments]
     notes = check.scratch / "notes"
@@ -216,14 +215,14 @@ def stuck_at_start_up(clean: Clean, folder: Path) -> float:
     return 0.0
 
 
-def fork_server_gone(clean: Clean, folder: Path, number: int) -> float:
+def fork_server_killed(clean: Clean, folder: Path) -> float:
     """With a worker dead as well: nobody tells how it ended, and the next one must be started."""
     command = clean.start(folder / "o", folder)
     # Not a worker alone: on its way to becoming the fork server, a process looks like one.
     command.until(lambda: command.fork_server() and command.workers(), "a worker was there")
     workers, server = command.workers(), command.fork_server()
     assert server is not None
-    kill(server, number)
+    kill(server)
     kill(workers[0])
     code = command.wait(30)
     assert code == 0, command.said
@@ -253,8 +252,7 @@ TIMERS: dict[str, Callable[[Clean, Path], float]] = {
     "left behind forkserver": lambda clean, folder: left_behind(clean, folder, "forkserver"),
     "left behind fork": lambda clean, folder: left_behind(clean, folder, "fork"),
     "left behind spawn": lambda clean, folder: left_behind(clean, folder, "spawn"),
-    "fork server SIGKILL": lambda clean, folder: fork_server_gone(clean, folder, signal.SIGKILL),
-    "fork server SIGSTOP": lambda clean, folder: fork_server_gone(clean, folder, signal.SIGSTOP),
+    "fork server SIGKILL": fork_server_killed,
 }
 
 

@@ -9,8 +9,8 @@ from reliability import no_reads
 from reliability.faults import every, fault_case, share_of
 from reliability.scorecard import Check
 from reliability.small_job import Job, in_child, small_jobs
-from tokenmill.documents import read_segment
 from tokenmill.engines import unit
+from tokenmill.inputs.kinds import read_segment
 
 ID = "R7"
 PROMISE = "I/O errors"

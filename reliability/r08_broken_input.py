@@ -28,17 +28,17 @@ from reliability.corpus import dataset_bytes
 from reliability.hostile_inputs import FORMS, Form, Values, texts
 from reliability.planted_rows import Planted, check_quarantine, plant
 from reliability.scorecard import Check
-from tokenmill import probe
-from tokenmill.config import EncoderChoice
-from tokenmill.encoders import ExactEncoder
-from tokenmill.encoders.gap_tables import Ranges
 from tokenmill.engines import inline
-from tokenmill.engines.unit import Job, UnitWorker
+from tokenmill.engines.unit import UnitWorker, WorkerJob
 from tokenmill.errors import BadRowError, InputError, SourceError, TokenmillError, printable
-from tokenmill.estimate import make_estimate
-from tokenmill.options import make_options
-from tokenmill.pipeline import Result, make_plan
-from tokenmill.tokenizer import Encoding
+from tokenmill.output.result import Result
+from tokenmill.planning import sample as probe
+from tokenmill.planning.estimate import make_estimate
+from tokenmill.planning.make import make_plan
+from tokenmill.planning.options import make_options
+from tokenmill.settings import EncoderChoice
+from tokenmill.tokenizer.bundled import Encoding
+from tokenmill.tokenizer.encoders.exact import ExactEncoder
 
 ID = "R8"
 PROMISE = "broken input"
@@ -146,9 +146,9 @@ def prepare_inline(inputs: Any, out: Path, **options: Any) -> Result:
     return tokenmill.prepare(inputs, out, **{"workers": 0, "val": "none", **options})
 
 
-def _with_open_encoder(job: Job) -> UnitWorker:
+def _with_open_encoder(job: WorkerJob) -> UnitWorker:
     worker = UnitWorker(job, Trial.encoder)
-    Trial.encoder = worker.encoder
+    Trial.encoder = worker.session.encoder
     return worker
 
 
@@ -305,9 +305,9 @@ def _plan(trial: Trial) -> None:
         check_error(error, trial.path.name, trial.form.kind)
 
 
-def _open_encoder(encoding: Encoding, choice: EncoderChoice, gap: Ranges) -> ExactEncoder:
+def _open_encoder(encoding: Encoding, choice: EncoderChoice) -> ExactEncoder:
     if Trial.encoder is None:
-        Trial.encoder = ExactEncoder(encoding, choice, gap)
+        Trial.encoder = ExactEncoder(encoding, choice)
     return Trial.encoder
 
 

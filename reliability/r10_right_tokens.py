@@ -23,13 +23,12 @@ import tiktoken_ext.openai_public as openai_public
 import tokenmill
 from reliability.corpus import documents
 from reliability.scorecard import Check
-from tokenmill.encoders import ExactEncoder
-from tokenmill.encoders.gap_tables import GAP
 from tokenmill.errors import EncoderError
-from tokenmill.gap_cache import gap_for
 from tokenmill.texts import from_bytes
-from tokenmill.tokenizer import ENCODINGS, bundled_ranks_file, get_encoding
-from tokenmill.vocabulary_files import parse_ranks
+from tokenmill.tokenizer.bundled import ENCODINGS, bundled_ranks_file, get_encoding
+from tokenmill.tokenizer.encoders.exact import ExactEncoder
+from tokenmill.tokenizer.families.tiktoken import parse_ranks
+from tokenmill.tokenizer.proof.gap_tables import GAP
 
 ID = "R10"
 PROMISE = "right tokens"
@@ -82,7 +81,7 @@ def twin(name: str) -> tiktoken.Encoding:
 def production(name: str) -> ExactEncoder:
     """The encoder as a worker opens it."""
     encoding = get_encoding(name)
-    return ExactEncoder(encoding, "auto", gap_for(encoding, print) or ())
+    return ExactEncoder(encoding, "auto")
 
 
 def compare(name: str, texts: Sequence[str]) -> None:

@@ -26,7 +26,7 @@ from reliability.corpus import durable_units
 from reliability.processes import Command, kill, plant, planted_moment, same
 from reliability.scorecard import Check
 from tokenmill.errors import RefusedError
-from tokenmill.storage import Lock, Workspace
+from tokenmill.output.workspace import Lock, Workspace
 
 ID = "R13"
 PROMISE = "zombies"

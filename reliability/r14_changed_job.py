@@ -21,16 +21,16 @@ import tokenmill
 from reliability.command import in_process
 from reliability.corpus import dataset_bytes, documents
 from reliability.scorecard import Check
-from tokenmill import options as option_module
-from tokenmill import plan as plan_module
-from tokenmill.config import PlanSettings, RunSettings, Val
-from tokenmill.engines.books import Books
 from tokenmill.errors import RefusedError, TokenmillError
-from tokenmill.options import make_options, plan_settings
-from tokenmill.sources import FINGERPRINT_BLOCK, FINGERPRINT_BYTES
-from tokenmill.storage import Workspace
-from tokenmill.tokenizer import bundled_ranks_file
-from tokenmill.vocabulary_files import find_encoding
+from tokenmill.inputs import segments
+from tokenmill.inputs.find import FINGERPRINT_BLOCK, FINGERPRINT_BYTES
+from tokenmill.output.durability import UnitLog
+from tokenmill.output.workspace import Workspace
+from tokenmill.planning import options as option_module
+from tokenmill.planning.options import make_options, plan_settings
+from tokenmill.settings import Layout, PlanSettings, RunSettings, Val
+from tokenmill.tokenizer.bundled import bundled_ranks_file
+from tokenmill.tokenizer.files import find_encoding
 
 ID = "R14"
 PROMISE = "changed job refused"
@@ -130,9 +130,7 @@ class Job:
         return made
 
     def settings(self, **changes: Any) -> dict[str, Any]:
-        made = plan_settings(make_options(self.options(**changes)), self.output)
-        result: dict[str, Any] = msgspec.to_builtins(made)
-        return result
+        return plan_settings(make_options(self.options(**changes)), self.output).to_dict()
 
     def command(self, *, inputs: list[Path] | None = None, **changes: Any) -> tuple[int, str]:
         arguments: list[object] = ["prepare", *(inputs or self.paths), "-o", self.output, "--quiet"]
@@ -193,13 +191,13 @@ def _stop_at(job: Job, owner: Any, name: str, when: Callable[..., bool]) -> None
 
 def unfinished(job: Job) -> None:
     """Two units are durable."""
-    _stop_at(job, Books, "written", lambda books, _: books.encoded_units == 2)
+    _stop_at(job, UnitLog, "written", lambda books, _: books.encoded_units == 2)
     assert (job.output / ".tokenmill" / "journal").exists()
 
 
 def decided(job: Job) -> None:
     """The commit is decided, and no file has its name yet."""
-    from tokenmill import commit
+    from tokenmill.output import commit
 
     _stop_at(job, commit, "publish", lambda *_: True)
     assert (job.output / ".tokenmill" / "commit.json").exists()
@@ -367,8 +365,8 @@ def input_case(job: Job, name: str) -> None:
         assert wanted in printed, printed
         assert "--overwrite" in printed, "the way out is not shown"
     else:
-        rule = plan_module.CUT_RULE + (change is cut_rule)
-        with mock.patch.object(plan_module, "CUT_RULE", rule):
+        rule = segments.CUT_RULE + (change is cut_rule)
+        with mock.patch.object(segments, "CUT_RULE", rule):
             refused(job, [wanted])
     code, printed = job.command(overwrite=True)
     assert code == 0, f"--overwrite is the way out, but: {printed[-600:]}"
@@ -389,7 +387,8 @@ def free_case(job: Job, name: str, expected: dict[str, bytes]) -> None:
 
 
 def _budget(job: Job, **changes: Any) -> Any:
-    from tokenmill.config import fit_budget, parse_bytes
+    from tokenmill.amounts import parse_bytes
+    from tokenmill.system.memory import fit_budget
 
     made = job.options(**changes)
     memory = made.get("memory")
@@ -415,10 +414,14 @@ def harmless_case(job: Job, name: str, expected: dict[str, bytes]) -> None:
 
 
 def run(check: Check) -> str:
-    for fields, changes in ((PlanSettings, PLAN_CHANGES), (RunSettings, RUN_CHANGES)):
-        unknown = set(fields.__struct_fields__) ^ set(changes)
+    plan_fields = {*PlanSettings.__struct_fields__, *Layout.__struct_fields__, "more"}
+    for fields, changes in (
+        (plan_fields - {"layouts"}, PLAN_CHANGES),
+        (set(RunSettings.__struct_fields__), RUN_CHANGES),
+    ):
+        unknown = fields ^ set(changes)
         if unknown:
-            check.fail("", f"{fields.__name__}: no change is tried for {sorted(unknown)}")
+            check.fail("", f"no change is tried for {sorted(unknown)}")
     with check.case("the undisturbed run") as folder:
         job = Job(folder)
         finished(job)

@@ -23,9 +23,9 @@ from reliability.corpus import dataset_bytes, durable_records
 from reliability.faults import INTERNAL
 from reliability.scorecard import Check
 from reliability.small_job import Job, died, in_child, small_jobs, using
+from tokenmill.dataset.verification import verify
 from tokenmill.errors import RefusedError, StorageError, TokenmillError, VerificationError
-from tokenmill.failpoints import FaultyDisk
-from tokenmill.verification import verify
+from tokenmill.system.failpoints import FaultyDisk
 
 ID = "R16"
 PROMISE = "model test"

@@ -15,20 +15,22 @@ import msgspec
 
 import tokenmill
 from reliability.corpus import dataset_bytes, documents, durable_records, mixed, write_jsonl
-from tokenmill import pipeline, steps
-from tokenmill.encoders import ExactEncoder
-from tokenmill.encoders.arrays import use_stand_in
-from tokenmill.engines import unit, worker
+from tokenmill.dataset.verification import verify
+from tokenmill.engines import unit
+from tokenmill.engines.local import worker
 from tokenmill.errors import RefusedError, TokenmillError
-from tokenmill.verification import verify
+from tokenmill.output.result import Result
+from tokenmill.system import disk as steps
+from tokenmill.tokenizer.encoders.awkward_stand_in import use_stand_in
+from tokenmill.tokenizer.encoders.exact import ExactEncoder
 
 _encoders: dict[tuple[str, str], Any] = {}
 
 
-def _kept_encoder(encoding: Any, encoder: Any, gap: Any) -> Any:
+def _kept_encoder(encoding: Any, encoder: Any) -> Any:
     key = encoding.name, encoder
     if key not in _encoders:
-        _encoders[key] = ExactEncoder(encoding, encoder, gap)
+        _encoders[key] = ExactEncoder(encoding, encoder)
     return _encoders[key]
 
 
@@ -61,7 +63,7 @@ class Job:
         self.expected = dataset_bytes(folder / self.name)
         return self
 
-    def run(self, output: Path, workers: int | None = None, **more: Any) -> pipeline.Result:
+    def run(self, output: Path, workers: int | None = None, **more: Any) -> Result:
         return tokenmill.prepare(
             self.inputs,
             output,
@@ -72,7 +74,7 @@ class Job:
             **more,
         )
 
-    def run_first(self, output: Path) -> pipeline.Result:
+    def run_first(self, output: Path) -> Result:
         """As the user would type it the first time."""
         return self.run(output, overwrite=self.overwrites is not None)
 
@@ -137,7 +139,7 @@ class Job:
 class ExportJob(Job):
     """`inputs` are one dataset, which is exported; there are no units in it."""
 
-    def run(self, output: Path, workers: int | None = None, **more: Any) -> pipeline.Result:
+    def run(self, output: Path, workers: int | None = None, **more: Any) -> Result:
         result = tokenmill.export(self.inputs[0], output, **self.options, **more)
         return msgspec.structs.replace(result, run={"units_resumed": 0})
 

@@ -9,19 +9,28 @@ checked by SHA-256 each time it is opened.
 
 from __future__ import annotations
 
+import base64
 import sys
+import zlib
 from pathlib import Path
 
-from tokenmill.tokenizer import ENCODINGS, pack_ranks, unpack_ranks
+from tokenmill.tokenizer.bundled import ENCODINGS, unpack_ranks, write_ranks
+
+
+def pack_ranks(original: bytes) -> bytes:
+    """A .tiktoken file as lengths and bytes in rank order, deflated."""
+    tokens = [base64.b64decode(line.split()[0]) for line in original.splitlines()]
+    body = bytes(len(token) for token in tokens) + b"".join(tokens)
+    return len(tokens).to_bytes(4, "little") + zlib.compress(body, 9)
 
 
 def main() -> None:
     source = Path(sys.argv[1])
-    target = Path(__file__).resolve().parent.parent / "src" / "tokenmill" / "vocab"
+    target = Path(__file__).resolve().parent.parent / "src" / "tokenmill" / "tokenizer" / "vocab"
     for encoding in {e.ranks_name: e for e in ENCODINGS.values()}.values():
         original = (source / f"{encoding.ranks_name}.tiktoken").read_bytes()
         packed = pack_ranks(original)
-        if unpack_ranks(packed, encoding) != original:
+        if write_ranks(unpack_ranks(packed, encoding)) != original:
             raise SystemExit(f"{encoding.ranks_name}: does not round-trip")
         (target / f"{encoding.ranks_name}.ranks").write_bytes(packed)
         print(f"{encoding.ranks_name}: {len(original)} -> {len(packed)} bytes")

@@ -2,100 +2,41 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import json
-import lzma
+import functools
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow
 import pyarrow.ipc
 import pyarrow.parquet
 import pytest
+from hypothesis import settings
+from support.inputs import sample_texts, write_arrow, write_jsonl, write_parquet
 
-ROOT = Path(__file__).resolve().parent.parent
-SAMPLES = sorted((ROOT / "sample").glob("*.parquet"))
-SHARED = ROOT.parent / "shared" / "data"
+from tokenmill.tokenizer import bundled
 
-
-def sample_texts() -> list[str]:
-    """Every third document of the sample, and a few that are awkward on purpose."""
-    texts: list[str] = []
-    for path in SAMPLES:
-        texts += pyarrow.parquet.read_table(path, columns=["text"]).column(0).to_pylist()[::3]
-    awkward = [
-        "",
-        " ",
-        "\n\n",
-        "a",
-        "<|endoftext|>",
-        "x <|endoftext|> y<|fim_prefix|><|endofprompt|>",
-        "naïve café – “quotes” … 👩‍👩‍👧‍👦 🇩🇪",
-        "\u088fgap \U000323b0 letters's \ua7ce's",
-        "tab\tand\r\nreturn\x00null",
-        "1234567890 " * 40,
-        "a" * 5000,
-        " " * 3000 + "x",
-        "",
-    ]
-    for index, text in enumerate(awkward):
-        texts.insert(7 * index + 3, text)
-    return texts
+# HYPOTHESIS_PROFILE=all, as `make test-all` sets it, tries more.
+settings.register_profile("quick", max_examples=50, deadline=None)
+settings.register_profile("all", max_examples=400, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
-def write_parquet(
-    path: Path,
-    texts: Sequence[str | bytes | None],
-    *,
-    rows: int = 20,
-    kind: object = None,
-    **kw: object,
-) -> Path:
-    column = pyarrow.array(texts, kind or pyarrow.string())
-    ids = pyarrow.array([f"id{i}" for i in range(len(texts))])
-    table = pyarrow.table({"id": ids, "text": column})
-    pyarrow.parquet.write_table(table, path, row_group_size=rows, **kw)
-    return path
+@pytest.fixture(scope="session", autouse=True)
+def bundled_ranks_are_read_once() -> Iterator[None]:
+    """A command opens one tokenizer; this process opens a thousand, at a fifth of a second."""
+    unpacked: dict[str, dict[bytes, int]] = {}
+    unpack = bundled._unchecked_ranks
 
+    def ranks(encoding: bundled.Encoding) -> dict[bytes, int]:
+        if encoding.name not in unpacked:
+            unpacked[encoding.name] = unpack(encoding)
+        return dict(unpacked[encoding.name])
 
-def write_arrow(
-    path: Path,
-    texts: Sequence[str | bytes | None],
-    *,
-    rows: int = 20,
-    kind: object = None,
-    form: str = "stream",
-    compression: str | None = None,
-) -> Path:
-    """An Arrow stream (as `datasets` writes) or file, in record batches of so many rows."""
-    column = pyarrow.array(texts, kind or pyarrow.string())
-    ids = pyarrow.array([f"id{i}" for i in range(len(texts))])
-    table = pyarrow.table({"id": ids, "text": column})
-    new = pyarrow.ipc.new_stream if form == "stream" else pyarrow.ipc.new_file
-    options = pyarrow.ipc.IpcWriteOptions(compression=compression)
-    with new(path, table.schema, options=options) as writer:
-        writer.write_table(table, max_chunksize=rows)
-    return path
-
-
-def write_jsonl(path: Path, texts: Sequence[str], field: str = "text") -> Path:
-    lines = [
-        json.dumps({"id": i, field: t, "z": [1, {"a": None}]}, ensure_ascii=i % 2 == 0)
-        for i, t in enumerate(texts)
-    ]
-    content = ("\n".join(lines) + "\n").encode()
-    writers: dict[str, Callable[[bytes], bytes]] = {
-        ".gz": gzip.compress,
-        ".bz2": bz2.compress,
-        ".xz": lzma.compress,
-        ".zst": lambda data: pyarrow.compress(data, "zstd", asbytes=True),
-    }
-    path.write_bytes(writers.get(path.suffix, lambda data: data)(content))
-    return path
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bundled, "_unchecked_ranks", ranks)
+        patch.setattr(bundled, "bundled_ranks_file", functools.cache(bundled.bundled_ranks_file))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -120,36 +61,12 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> list[P
 
 @pytest.fixture(scope="session")
 def large_inputs(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> list[Path]:
-    """Enough text for a dozen units: what is killed and resumed needs something to lose."""
+    """Enough text for half a dozen units: what is killed and resumed needs something to lose."""
     folder = tmp_path_factory.mktemp("large")
-    many = [text for _ in range(24) for text in texts]
+    many = [text for _ in range(40) for text in texts]
     return [
         write_parquet(folder / "a.parquet", many, rows=200, compression="snappy"),
         write_jsonl(folder / "b.jsonl", many[: len(many) * 2 // 3]),
         write_jsonl(folder / "c.jsonl.gz", many[: len(many) // 2]),
         write_arrow(folder / "d.arrow", many[: len(many) // 2], rows=100),
     ]
-
-
-def tokenmill(*args: object, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the real command."""
-    return subprocess.run(
-        [sys.executable, "-m", "tokenmill", *map(str, args)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, **(env or {})},
-    )
-
-
-def dataset_bytes(folder: Path) -> dict[str, bytes]:
-    """All files of a dataset but run.json, which is about the run."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != "run.json"
-    }
-
-
-def token_bytes(folder: Path) -> dict[str, bytes]:
-    return {name: data for name, data in dataset_bytes(folder).items() if name.endswith(".bin")}

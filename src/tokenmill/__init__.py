@@ -9,24 +9,26 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tokenmill._version import __version__
 from tokenmill.errors import TokenmillError
 
 if TYPE_CHECKING:
-    from tokenmill.adoption import adopt
-    from tokenmill.comparison import DeepReport
-    from tokenmill.deep import verify_deep
-    from tokenmill.exporting import export
+    from tokenmill.dataset.adopt import adopt
+    from tokenmill.dataset.deep.comparison import DeepReport
+    from tokenmill.dataset.deep.verification import verify_deep
+    from tokenmill.dataset.export import export
+    from tokenmill.dataset.inspection import DocumentView, Summary, inspect, inspect_document
+    from tokenmill.dataset.loader import Dataset, open_dataset
+    from tokenmill.dataset.verification import Report, verify
+    from tokenmill.doctor.pickling import PickleReport, explain_pickle
     from tokenmill.fineweb_parts import fineweb
-    from tokenmill.inspection import DocumentView, Summary, inspect, inspect_document
-    from tokenmill.loader import Dataset, open_dataset
-    from tokenmill.pickling import PickleReport, explain_pickle
-    from tokenmill.pipeline import Fetched, Result, download, prepare
-    from tokenmill.portable import Tokenizer
-    from tokenmill.verification import Report, verify
+    from tokenmill.output.result import Result
+    from tokenmill.pipeline import Fetched, download, prepare
+    from tokenmill.tokenizer.tokenizer import Tokenizer
 
-__version__ = "0.1.0"
 __all__ = [
     "Dataset",
     "DeepReport",
@@ -53,37 +55,28 @@ __all__ = [
 ]
 
 _HOMES = {
-    "adopt": "tokenmill.adoption",
-    "export": "tokenmill.exporting",
-    "prepare": "tokenmill.pipeline",
-    "Result": "tokenmill.pipeline",
-    "download": "tokenmill.pipeline",
-    "Fetched": "tokenmill.pipeline",
-    "fineweb": "tokenmill.fineweb_parts",
-    "open_dataset": "tokenmill.loader",
-    "Dataset": "tokenmill.loader",
-    "verify": "tokenmill.verification",
-    "Report": "tokenmill.verification",
-    "verify_deep": "tokenmill.deep",
-    "DeepReport": "tokenmill.comparison",
-    "inspect": "tokenmill.inspection",
-    "inspect_document": "tokenmill.inspection",
-    "Summary": "tokenmill.inspection",
-    "DocumentView": "tokenmill.inspection",
-    "Tokenizer": "tokenmill.portable",
-    "explain_pickle": "tokenmill.pickling",
-    "PickleReport": "tokenmill.pickling",
+    "tokenmill.dataset.adopt": {"adopt"},
+    "tokenmill.dataset.deep.comparison": {"DeepReport"},
+    "tokenmill.dataset.deep.verification": {"verify_deep"},
+    "tokenmill.dataset.export": {"export"},
+    "tokenmill.dataset.inspection": {"DocumentView", "Summary", "inspect", "inspect_document"},
+    "tokenmill.dataset.loader": {"Dataset", "open_dataset"},
+    "tokenmill.dataset.verification": {"Report", "verify"},
+    "tokenmill.doctor.pickling": {"PickleReport", "explain_pickle"},
+    "tokenmill.fineweb_parts": {"fineweb"},
+    "tokenmill.output.result": {"Result"},
+    "tokenmill.pipeline": {"Fetched", "download", "prepare"},
+    "tokenmill.tokenizer.tokenizer": {"Tokenizer"},
 }
 
 
 def __getattr__(name: str) -> Any:
     """Heavy modules are imported when first used: `tokenmill --help` must be quick."""
-    if name in _HOMES:
-        from importlib import import_module
-
-        value = getattr(import_module(_HOMES[name]), name)
-        globals()[name] = value
-        return value
+    for module, names in _HOMES.items():
+        if name in names:
+            value = getattr(import_module(module), name)
+            globals()[name] = value
+            return value
     raise AttributeError(f"module 'tokenmill' has no attribute {name!r}")
 
 

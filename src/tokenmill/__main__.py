@@ -1,7 +1,7 @@
 """`python -m tokenmill` is the `tokenmill` command."""
 
 try:
-    from tokenmill.cli import main
+    from tokenmill.cli.main import main
 except KeyboardInterrupt:  # before anything has begun
     raise SystemExit(130) from None
 

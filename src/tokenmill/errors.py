@@ -31,13 +31,12 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import Self
 
 EXIT_OK = 0
 EXIT_QUARANTINED = 4
 
-
-_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-# Whatever stands before the @ of a URL, and whatever it asks for: keys are in both.
+# The user part and the query of a URL: both may hold keys.
 # (A path that was a URL has lost one of its slashes.)
 _USER = re.compile(r"(:/{1,2})[^/\s@]*@")
 _QUERY = re.compile(r"(:/{1,2}[^\s?]*\?)[^\s'\"]+")
@@ -48,23 +47,20 @@ def printable(text: str, *, keep: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(
-        letter if letter.isprintable() or letter in keep else _escape(letter) for letter in text
+        letter
+        if letter.isprintable() or letter in keep
+        else letter.encode("unicode_escape").decode()
+        for letter in text
     )
-
-
-def _escape(letter: str) -> str:
-    return _ESCAPES.get(letter) or letter.encode("unicode_escape", "surrogatepass").decode()
 
 
 def without_secrets(text: str) -> str:
     """`https://user:key@host/x?token=y` as `https://***@host/x?***`."""
-    if ":/" not in text:
-        return text
     return _QUERY.sub(r"\1***", _USER.sub(r"\1***@", text))
 
 
 def safe(text: str) -> str:
-    """On one line of a terminal or a log, whatever names and texts of others it holds."""
+    """Text that may hold names and texts of others, safe for one line of a terminal or a log."""
     return printable(without_secrets(text))
 
 
@@ -79,6 +75,22 @@ class TokenmillError(Exception):
         super().__init__(self.message)
         if self.hint:  # a caller in Python sees a traceback, where `hint` alone does not show
             self.add_note(f"hint: {self.hint}")
+
+    def located(self, where: str, *, instead_of: str = "") -> Self:
+        """This error with the place where it happened before its message.
+
+        `instead_of`: the name of the place that the message begins with until now.
+        """
+        told = self.message.removeprefix(f"{safe(instead_of)}: ") if instead_of else self.message
+        self.message = f"{safe(where)}: {told}"
+        self.args = (self.message,)  # what str() and a traceback show
+        return self
+
+    def advised(self, hint: str) -> Self:
+        """This error with another hint."""
+        self.hint = safe(hint)
+        self.__notes__ = [f"hint: {self.hint}"]
+        return self
 
     def to_wire(self) -> list[str]:
         return [type(self).__name__, self.message, self.hint]
@@ -139,16 +151,12 @@ class VerificationError(TokenmillError):
 
 
 class Interrupted(TokenmillError):  # noqa: N818 - an interruption is not an error
-    exit_code = 130
-
-    def __init__(self, message: str, *, hint: str = "", signal_number: int = 2) -> None:
-        super().__init__(message, hint=hint)
-        self.exit_code = 128 + signal_number
+    exit_code = 130  # or 143, for SIGTERM
 
 
 @contextlib.contextmanager
 def faults_become(error_of: Callable[[BaseException], TokenmillError]) -> Iterator[None]:
-    """Whatever a library raises in here, as an error of ours.
+    """Anything that a library raises in here becomes an error of ours.
 
     A panic in Rust is a BaseException that `except Exception` lets through.
     """
@@ -164,26 +172,11 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-_BY_NAME: dict[str, type[TokenmillError]] = {
-    cls.__name__: cls
-    for cls in (
-        UsageError,
-        InputError,
-        TooLargeError,
-        RefusedError,
-        BadRowError,
-        SourceError,
-        OfflineError,
-        EncoderError,
-        WorkerError,
-        StorageError,
-        VerificationError,
-    )
-}
-
-
 def from_wire(wire: list[str]) -> TokenmillError:
     """Rebuild an error a worker reported as plain strings."""
     name, message, hint = wire
     first, *more = message.split("\n  ")
-    return _BY_NAME.get(name, TokenmillError)(first, hint=hint, lines=more)
+    kind = globals().get(name)
+    if not (isinstance(kind, type) and issubclass(kind, TokenmillError)):
+        kind = TokenmillError
+    return kind(first, hint=hint, lines=more)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
-from tokenmill.engines.observer import Observer
 from tokenmill.errors import UsageError
-from tokenmill.pipeline import Prepared, Result, prepare
+
+if TYPE_CHECKING:
+    from tokenmill.output.result import Result
 
 REPOSITORIES = {"edu": "HuggingFaceFW/fineweb-edu", "classic": "HuggingFaceFW/fineweb"}
 SAMPLES = ("10B", "100B", "350B")
@@ -25,8 +23,8 @@ NAMES = {
 DEFAULT_FORMAT = "llmc"
 
 
-class FineWeb(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of it: the input, and llm.c's names for what is made of it."""
+class FineWeb(NamedTuple):
+    """A part of FineWeb: the input, and llm.c's names for the output."""
 
     input: str
     output: str
@@ -41,22 +39,20 @@ def find_fineweb(version: str = "10B", type: str = "edu", revision: str = "main"
     """`version`: 10B, 100B or 350B (the samples), or a dump such as CC-MAIN-2024-10."""
     if type not in REPOSITORIES:
         raise UsageError(f"--type {type!r}: must be one of {', '.join(REPOSITORIES)}")
-    asked = re.fullmatch(r"(?:sample-)?(\d+B)T?", version.strip(), re.IGNORECASE)
-    sample = asked[1].upper() if asked else ""
+    label = version.strip().upper()
+    sample = label.removeprefix("SAMPLE-").removesuffix("T")
     if sample in SAMPLES:
-        path, label = f"sample/{sample}T", sample
-    elif DUMP.fullmatch(version.strip().upper()):
-        label = version.strip().upper()
-        path = f"data/{label}"
+        path, name = f"sample/{sample}T", sample
+    elif DUMP.fullmatch(label):
+        path, name = f"data/{label}", f"_{label}"
     else:
         raise UsageError(
             f"--version {version!r}: no such part of FineWeb",
             hint=f"there are {', '.join(SAMPLES)}, and dumps such as CC-MAIN-2024-10",
         )
-    prefix = NAMES["llmc"][type]
     return FineWeb(
         input=f"hf://datasets/{REPOSITORIES[type]}@{revision}/{path}/*.parquet",
-        output=f"{prefix}{label}" if sample else f"{prefix}_{label}",
+        output=NAMES["llmc"][type] + name,
         type=type,
     )
 
@@ -67,15 +63,15 @@ def fineweb(
     output: str | os.PathLike[str] | None = None,
     *,
     revision: str = "main",
-    observer: Observer | None = None,
-    on_plan: Callable[[Prepared], None] | None = None,
     **options: Any,
 ) -> Result:
-    """Fetch and tokenize a sample or a dump of FineWeb; takes every option of `prepare`.
+    """Download and tokenize a sample or a dump of FineWeb; takes every argument of `prepare`.
 
     >>> tokenmill.fineweb("10B", "edu", "edu_fineweb10B", format="llmc")
     """
+    from tokenmill.pipeline import prepare
+
     part = find_fineweb(version, type, revision)
     options.setdefault("format", DEFAULT_FORMAT)
     options["name"] = options.get("name") or part.name(options["format"])
-    return prepare(part.input, output or part.output, observer=observer, on_plan=on_plan, **options)
+    return prepare(part.input, output or part.output, **options)

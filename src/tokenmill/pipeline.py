@@ -1,76 +1,39 @@
 """The main path on one screen: inputs to a committed dataset.
 
-settings -> sources -> plan -> (lock, recover) -> supply -> engine -> commit -> run.json
+settings -> sources -> plan -> (lock, recover) -> downloads -> engine -> commit -> run.json
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from importlib import metadata
 from typing import Any
 
 import msgspec
 
-from tokenmill import commit as committing
-from tokenmill.config import (
-    Budget,
-    PlanSettings,
-    RunSettings,
-    fit_budget,
-    parse_bytes,
-    parse_count,
-)
-from tokenmill.documents import refuse_changed
-from tokenmill.engines.forkserver import start_fork_server
+from tokenmill.engines.local.forkserver import start_fork_server
 from tokenmill.engines.observer import Observer, Snapshot
-from tokenmill.engines.unit import Job
-from tokenmill.errors import TokenmillError, UsageError
-from tokenmill.formats import get_format
-from tokenmill.gap_cache import LIBRARY, gap_for
-from tokenmill.hf_dataset import dataset_files, is_dataset
-from tokenmill.interrupts import Interrupts, interruptible
-from tokenmill.job import Opened, bound_revisions, open_job
-from tokenmill.manifest import Manifest, UnitRecord
-from tokenmill.needs import Needs, needs_of, refuse_if_offline
-from tokenmill.options import Options, make_options, plan_settings, run_settings
-from tokenmill.plan import Plan
-from tokenmill.remote.address import is_url
-from tokenmill.remote.hub import Shelf
-from tokenmill.sources import Found, find_sources
-from tokenmill.storage import Workspace, keep_in_cache, read_from_cache
-from tokenmill.supply import Supply, Watched
-from tokenmill.tokenizer import Encoding
-from tokenmill.vocabulary_files import find_encoding
+from tokenmill.engines.run import EncodingRun
+from tokenmill.engines.supply import Downloads
+from tokenmill.errors import TokenmillError
+from tokenmill.formats import copies_of
+from tokenmill.inputs.hf_dataset import dataset_files, is_dataset
+from tokenmill.inputs.kinds import refuse_changed
+from tokenmill.inputs.remote.hub import ListCache
+from tokenmill.output import commit as committing
+from tokenmill.output.journal import UnitRecord
+from tokenmill.output.recovery import bound_revisions, open_job
+from tokenmill.output.result import Result, warnings_of, write_run_record
+from tokenmill.output.workspace import Workspace
+from tokenmill.planning.make import Proposal, make_plan
+from tokenmill.planning.needs import refuse_if_offline
+from tokenmill.planning.options import Options, make_options, plan_settings
+from tokenmill.system.cache import keep_in_cache, read_from_cache
+from tokenmill.system.interrupts import Interrupts, interruptible
 
-TICK_SECONDS = 0.1
-
-
-class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run did; `manifest` is what it made."""
-
-    output: str
-    manifest: Manifest
-    already_done: bool
-    seconds: float
-    run: dict[str, Any]
-    warnings: list[str]
-
-
-class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan and how it would be run: what `tokenmill plan` shows."""
-
-    plan: Plan
-    encoding: Encoding
-    found: Found
-    run: RunSettings
-    budget: Budget
-    output: str
-    needs: Needs | None = None  # where inputs are elsewhere
+DOWNLOAD_TICK_SECONDS = 0.1
 
 
 class Fetched(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +52,7 @@ def prepare(
     output: str | os.PathLike[str],
     *,
     observer: Observer | None = None,
-    on_plan: Callable[[Prepared], None] | None = None,
+    on_plan: Callable[[Proposal], None] | None = None,
     **options: Any,
 ) -> Result:
     """Turn text into token files; the same call resumes after any interruption.
@@ -100,12 +63,11 @@ def prepare(
     """
     observer = observer or Observer()
     wanted = make_options(options)
-    with interruptible() as interrupts:
-        if not is_dataset(inputs):
-            return _prepare(inputs, output, wanted, observer, on_plan, interrupts)
-        plan_settings(wanted, output)  # what is wrong with them is said before anything is copied
-        with dataset_files(inputs, output, wanted.text_column) as files:
-            return _prepare(files, output, wanted, observer, on_plan, interrupts)
+    with interruptible() as interrupts, contextlib.ExitStack() as stack:
+        if is_dataset(inputs):
+            plan_settings(wanted, output)  # a wrong one is refused before anything is copied
+            inputs = stack.enter_context(dataset_files(inputs, output, wanted.text_column))
+        return _prepare(inputs, output, wanted, observer, on_plan, interrupts)
 
 
 def _prepare(
@@ -113,58 +75,53 @@ def _prepare(
     output: str | os.PathLike[str],
     wanted: Options,
     observer: Observer,
-    on_plan: Callable[[Prepared], None] | None,
+    on_plan: Callable[[Proposal], None] | None,
     interrupts: Interrupts,
 ) -> Result:
     began = time.monotonic()
-    warm_up(wanted)
-    shelf = Shelf(read_from_cache)
-    prepared = make_plan(inputs, output, wanted, shelf)
-    keep_listings(shelf)
+    start_fork_server(**msgspec.structs.asdict(wanted))
+    prepared = propose(inputs, output, wanted)
     if prepared.budget.note:
         observer.note(prepared.budget.note)
     workspace = Workspace(output)
     supply = make_supply(prepared, workspace)
-    if not workspace.plan.exists() and not workspace.manifest.exists():
-        prepared = _survey(prepared, supply, workspace)  # refused before anything is made
+    is_new = not workspace.plan.exists() and not workspace.manifest.exists()
+    if is_new:
+        prepared = _survey(prepared, supply)  # refused before anything is made
     with (
         interrupts.deferred(),
         open_job(prepared.plan, prepared.run, workspace, interrupts.check) as opened,
         contextlib.closing(supply),
     ):
-        manifest, run = opened.manifest, {}
+        manifest, record = opened.manifest, {}
         if manifest is None:
-            if not supply.surveyed:
-                prepared = _survey(prepared, supply, workspace, opened.durable)
+            if not is_new:
+                prepared = _survey(prepared, supply, opened.durable)
             if on_plan:
                 on_plan(prepared)
-            run = _mill(prepared, opened, supply, Watched(observer, supply), interrupts)
-            books = opened.books
-            assert books is not None
+            run = EncodingRun(prepared, opened, supply, observer, interrupts.check)
+            record = _encode(run)
             for source in prepared.plan.sources:
                 refuse_changed(source)
-            made_later = formats_made_later(prepared.plan.settings)
-            if made_later:
-                observer.note(f"encoded; now writing {', '.join(made_later)}")
+            # Workers have written the first copy of the tokens; the others may take a while.
+            others = [layout.format for layout in copies_of(prepared.plan.settings)[1:]]
+            if others:
+                observer.note(f"encoded; now writing {', '.join(others)}")
             manifest = committing.commit(
-                prepared.plan,
-                books.ledger,
-                books.frontier.state,
-                workspace,
-                interrupts.check,
+                prepared.plan, run.books.ledger, run.frontier.state, workspace, interrupts.check
             )
         seconds = time.monotonic() - began
         if workspace.work.exists():
-            if run or not workspace.run_record.exists():  # a crash may have come after it
-                _write_run_record(workspace, prepared, run, seconds)
+            if record or not workspace.run_record.exists():  # a crash may have come after it
+                write_run_record(workspace, prepared, record, seconds)
             workspace.remove_work()
     return Result(
         output=os.fspath(output),
         manifest=manifest,
-        already_done=not run,
+        already_done=not record,
         seconds=seconds,
-        run=run,
-        warnings=_warnings(manifest, prepared.plan.settings, wanted.min_shard_tokens),
+        run=record,
+        warnings=warnings_of(manifest, prepared.plan.settings, wanted.min_shard_tokens),
     )
 
 
@@ -173,37 +130,35 @@ def download(
     output: str | os.PathLike[str] = "out",
     *,
     observer: Observer | None = None,
-    on_plan: Callable[[Prepared], None] | None = None,
+    on_plan: Callable[[Proposal], None] | None = None,
     **options: Any,
 ) -> Fetched:
-    """Fetch the inputs that are elsewhere, so that `prepare` with the same arguments finds them
-    here, also offline. Writes only to the caches.
+    """Download the inputs, so that `prepare` with the same arguments finds them on this machine,
+    also offline. Writes only to the caches.
 
     >>> tokenmill.download("hf://datasets/HuggingFaceFW/fineweb-edu/sample/10BT")
     """
     began = time.monotonic()
     wanted = make_options({**options, "keep_downloads": True})
-    shelf, workspace = Shelf(read_from_cache), Workspace(output)
     with interruptible() as interrupts:
-        prepared = make_plan(inputs, output, wanted, shelf)
-        keep_listings(shelf)
-        # All files, also for a trial: which of them it will need is known when it reads them.
+        prepared = propose(inputs, output, wanted)
+        # All files, also for a trial run: which of them it needs is known when it reads them.
         whole = msgspec.structs.replace(prepared.plan.settings, limit_docs=0, limit_tokens=0)
         plan = msgspec.structs.replace(prepared.plan, settings=whole)
         prepared = msgspec.structs.replace(prepared, plan=plan)
-        supply, sources = make_supply(prepared, workspace), plan.sources
-        prepared = _survey(prepared, supply, workspace)
+        supply, sources = make_supply(prepared, Workspace(output)), plan.sources
+        prepared = _survey(prepared, supply)
         if on_plan:
             on_plan(prepared)
-        watched, snapshot = Watched(observer or Observer(), supply), Snapshot()
+        observer, snapshot = observer or Observer(), Snapshot()
         with interrupts.deferred(), contextlib.closing(supply):
             supply.start()
             for source in sources:
                 while supply.here(source) is None:
                     interrupts.check()
-                    watched.update(snapshot)
-                    time.sleep(TICK_SECONDS)
-            watched.update(snapshot)
+                    supply.report(snapshot, observer)
+                    time.sleep(DOWNLOAD_TICK_SECONDS)
+            supply.report(snapshot, observer)
     return Fetched(
         files=len(sources),
         bytes=prepared.plan.input_bytes,
@@ -214,210 +169,75 @@ def download(
     )
 
 
-def make_supply(prepared: Prepared, workspace: Workspace) -> Supply:
+def make_supply(prepared: Proposal, workspace: Workspace) -> Downloads:
     run = prepared.run
-    return Supply(prepared.plan, workspace, keep=run.keep_downloads, downloads=run.downloads)
+    return Downloads(prepared.plan, workspace, keep=run.keep_downloads, downloads=run.downloads)
 
 
-def with_needs(prepared: Prepared) -> Prepared:
-    """For `plan`: what would be fetched; it is for `prepare` to refuse."""
-    workspace = Workspace(prepared.output)
-    supply = make_supply(prepared, workspace)
+def with_needs(prepared: Proposal) -> Proposal:
+    """For `plan`: what would be downloaded; only `prepare` refuses."""
+    supply = make_supply(prepared, Workspace(prepared.output))
     supply.survey()
-    return msgspec.structs.replace(prepared, needs=needs_of(prepared.plan, supply, workspace))
+    return msgspec.structs.replace(prepared, needs=supply.needs())
 
 
-def _survey(
-    prepared: Prepared, supply: Supply, workspace: Workspace, durable: Sequence[UnitRecord] = ()
-) -> Prepared:
-    """What is to be fetched, and whether it fits; raises where it does not."""
+def _survey(prepared: Proposal, supply: Downloads, durable: Sequence[UnitRecord] = ()) -> Proposal:
+    """What is to be downloaded; raises if it does not fit on the disk, or if we are offline."""
     supply.survey(durable)
-    written = sum(piece.length for record in durable for piece in record.pieces)
-    needs = needs_of(prepared.plan, supply, workspace, written)
+    needs = supply.needs(sum(piece.length for record in durable for piece in record.pieces))
     if needs is not None:
         refuse_if_offline(supply.missing)
         needs.refuse_if_short()
     return msgspec.structs.replace(prepared, needs=needs)
 
 
-def keep_listings(shelf: Shelf) -> None:
-    """So that the same inputs are found again without a request, also offline."""
-    for name, content in shelf.new.items():
-        with contextlib.suppress(TokenmillError):  # nothing is lost but time
+def propose(
+    inputs: Any, output: str | os.PathLike[str], options: Options, *, keep_listings: bool = True
+) -> Proposal:
+    """The plan of a job, bound to the same commits of the Hub if the job is unfinished.
+
+    `keep_listings`: in the cache, so that the inputs are found again without a request.
+    """
+    shelf = ListCache(read_from_cache)
+    prepared = make_plan(inputs, output, options, shelf, lambda: bound_revisions(Workspace(output)))
+    for name, content in shelf.new.items() if keep_listings else ():
+        with contextlib.suppress(TokenmillError):  # then the Hub is asked again
             keep_in_cache(name, content)
+    return prepared
 
 
-def formats_made_later(settings: PlanSettings) -> list[str]:
-    """Formats whose files are made when all is encoded: that may take a while."""
-    first, *others = settings.layouts
-    names = [first.format] if get_format(first.format).framed else []
-    return names + [layout.format for layout in others]
-
-
-def make_plan(
-    inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    output: str | os.PathLike[str],
-    options: Options,
-    shelf: Shelf | None = None,
-) -> Prepared:
-    """Validate everything and look at the inputs. Writes nothing."""
-    if isinstance(inputs, str | os.PathLike):
-        inputs = [inputs]
-    if not isinstance(inputs, Sequence) or not all(
-        isinstance(i, str | os.PathLike) for i in inputs
-    ):
-        raise UsageError(f"inputs are paths, not {type(inputs).__name__}")
-    encoding = find_encoding(options.tokenizer, options.pattern)
-    settings = plan_settings(options, output, encoding)
-    budget = fit_budget(
-        options.workers,
-        None if options.memory is None else parse_bytes(options.memory, what="--memory"),
-    )
-    pins: dict[str, str] = {}
-    if not options.overwrite and any(is_url(os.fspath(one)) for one in inputs):
-        pins = bound_revisions(Workspace(output))
-    found = find_sources(
-        inputs,
-        settings.text_column,
-        exclude=output,
-        pins=pins,
-        shelf=shelf or Shelf(read_from_cache),
-    )
-    if settings.text_separator and all(source.kind != "text" for source in found.sources):
-        raise UsageError("--text-separator: none of the inputs is a text file")
-    return Prepared(
-        plan=Plan(settings=settings, sources=found.sources, revisions=found.revisions),
-        encoding=encoding,
-        found=found,
-        run=run_settings(options, budget, encoding),
-        budget=budget,
-        output=os.fspath(output),
-    )
-
-
-def warm_up(options: Options) -> None:
-    """Let the fork server open the encoder while this process looks at the inputs."""
-    if options.workers == 0 or options.start_method != "forkserver":
-        return
-    start_fork_server(options.tokenizer, options.encoder, options.encoder_check, options.pattern)
-
-
-def _mill(
-    prepared: Prepared,
-    opened: Opened,
-    supply: Supply,
-    observer: Observer,
-    interrupts: Interrupts,
-) -> dict[str, Any]:
+def _encode(run: EncodingRun) -> dict[str, Any]:
     """Encode and write every unit that is not durable yet; all of them are when this returns."""
     from tokenmill.engines.inline import run_inline
-    from tokenmill.engines.local import LocalEngine
-    from tokenmill.engines.segments import segment_jobs
+    from tokenmill.engines.local.supervisor import LocalEngine
 
-    plan, run, books = prepared.plan, prepared.run, opened.books
-    assert books is not None
-    with interrupts.at_once():
-        gap = gap_for(prepared.encoding, observer.note) if run.encoder != "reference" else ()
-    job = Job(
-        settings=plan.settings,
-        encoding=prepared.encoding,
-        output=prepared.output,
-        gap=gap or (),
-        encoder=run.encoder if gap is not None else "reference",
-        encoder_check=run.encoder_check,
-        on_bad_row=run.on_bad_row,
-        memory=prepared.budget.worker_bytes,
-        workers=prepared.budget.wanted,
-    )
-    snapshot = Snapshot(bytes_total=plan.input_bytes)
-    jobs = segment_jobs(plan, opened.durable, opened.aside, supply)
-    books.on_durable = supply.units_durable
-    supply.start()
-    began, starting = time.monotonic(), 0.0
+    books, decision = run.books, run.prepared.decision
+    books.on_durable = run.supply.units_durable
+    run.supply.start()
+    began = time.monotonic()
     try:
-        if run.workers == 0:
-            stats = run_inline(plan, job, books, jobs, observer, snapshot, interrupts.check)
+        if run.settings.workers == 0:
+            run_inline(run)
         else:
-            engine = LocalEngine(plan, job, run, books, observer, snapshot, interrupts.check)
-            stats = engine.run(jobs)
-            starting = engine.seconds_starting
+            LocalEngine(run).work()
     except TokenmillError:
-        # What stopped us is the news, not that syncing fails too.
+        # The error that stopped us is the news, not that syncing fails too.
         with contextlib.suppress(TokenmillError):
-            books.sync_now()  # what is written counts
+            books.sync_now()  # the units that are written count
         raise
     books.sync_now()
     return {
         "seconds_milling": round(time.monotonic() - began, 3),
-        "seconds_starting": round(starting, 3),  # of these, until a worker was ready
+        "seconds_starting": round(run.seconds_starting, 3),  # of these, until a worker was ready
         "units_resumed": books.resumed_units,
         "units_encoded": books.encoded_units,
-        "retries": snapshot.retries,
-        "probes": snapshot.probes,
-        "encoder": stats,
-    }
-
-
-def _write_run_record(
-    workspace: Workspace, prepared: Prepared, run: dict[str, Any], seconds: float
-) -> None:
-    """run.json: what the manifest must not hold, since it differs from run to run."""
-    packages = ("tokenmill", "gigatoken", LIBRARY[prepared.encoding.kind], "pyarrow", "numpy")
-    record = {
-        "seconds": round(seconds, 3),
-        **run,
-        "settings": msgspec.to_builtins(prepared.run),
-        "sources": {
-            s.name: {"path": s.path or s.name, "mtime_ns": s.mtime_ns}
-            for s in prepared.plan.sources
+        "retries": run.snapshot.retries,
+        "probes": run.snapshot.probes,
+        "encoder_check": run.settings.encoder_check,
+        "encoder": {
+            "name": decision.encoder,
+            "rules": decision.rules,
+            "why": decision.why,
+            **run.stats,
         },
-        "tokenizer": prepared.encoding.path or prepared.encoding.name,
-        "host": platform.node(),
-        "python": platform.python_version(),
-        "packages": {name: metadata.version(name) for name in packages},
     }
-    workspace.put_run_record(record)
-
-
-def short_shards(manifest: Manifest, settings: PlanSettings, asked: str | int | None) -> list[str]:
-    """Warnings for the shards that a trainer will find too short."""
-    lines: list[str] = []
-    for layout in settings.layouts:
-        minimum, whose = get_format(layout.format).min_shard_tokens, "of a usual batch"
-        if asked is not None:
-            minimum, whose = parse_count(asked), "of --min-shard-tokens"
-        files = [f for f in manifest.files if f.kind == "tokens" and f.format == layout.format]
-        shards = Counter(file.split for file in files)
-        lines += [
-            f"{file.path} holds {file.tokens:,} tokens, fewer than the {minimum:,} {whose}: the "
-            "trainer may refuse it"
-            + (" (--last-shard merge would not leave it so)" if shards[file.split] > 1 else "")
-            for file in files
-            if file.tokens < minimum <= layout.shard_tokens
-        ]
-    return lines
-
-
-def _warnings(manifest: Manifest, settings: PlanSettings, asked: str | int | None) -> list[str]:
-    remedy = {
-        "val": "; a larger --val, such as 0.05 or docs:100, holds something out",
-        "train": "; a smaller --shard-tokens, or --val 0.05, leaves it something",
-    }
-    lines = [
-        f"the {split.name} split is empty: no file was written for it{remedy.get(split.name, '')}"
-        for split in manifest.splits
-        if split.tokens == 0 and split.format == settings.format
-    ]
-    lines += short_shards(manifest, settings, asked)
-    specials = manifest.counts["special_strings"]
-    if specials:
-        lines.append(
-            f"{specials} special-token strings (such as <|endoftext|>) stood in documents; they "
-            "were encoded as the text they are"
-        )
-    if manifest.set_aside:
-        lines.append(
-            f"{len(manifest.set_aside)} of the rows set aside are text, but encoding them killed "
-            "or hung a worker (manifest.json names them)"
-        )
-    return lines

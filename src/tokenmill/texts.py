@@ -6,14 +6,15 @@ A Python object per document would cost more than encoding it; a batch is two ar
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 U8 = npt.NDArray[np.uint8]
 I64 = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 _libc = ctypes.CDLL(None)
 _libc.memchr.restype = ctypes.c_void_p
@@ -48,36 +49,78 @@ class Texts(NamedTuple):
     def slice(self, start: int, stop: int) -> Texts:
         return Texts(self.data, self.offsets[start : stop + 1])
 
-    def runs(self, size: int) -> Iterator[tuple[int, int]]:
-        """Documents [start, stop) worth up to `size` bytes together, at least one each."""
-        start = 0
-        while start < self.documents:
-            limit = int(self.offsets[start]) + size
-            stop = max(start + 1, int(np.searchsorted(self.offsets, limit, side="right")) - 1)
-            yield start, stop
-            start = stop
+    def only(self, keep: Flags) -> Texts:
+        """The documents at which `keep` is true; without a copy where all others are empty."""
+        if not self.lengths[~keep].any():
+            return Texts(self.data, self.offsets[np.append(keep, True)])
+        return from_bytes(map(self.document, np.flatnonzero(keep).tolist()))
+
+    def with_documents(self, changed: Mapping[int, bytes]) -> Texts:
+        """The same texts with some documents replaced."""
+        parts: list[bytes | U8] = []
+        lengths = self.lengths
+        done = 0
+        for index in sorted(changed):
+            parts.append(self.data[int(self.offsets[done]) : int(self.offsets[index])])
+            parts.append(changed[index])
+            lengths[index] = len(changed[index])
+            done = index + 1
+        parts.append(self.data[int(self.offsets[done]) : int(self.offsets[-1])])
+        data = np.concatenate([np.frombuffer(part, np.uint8) for part in parts])
+        return Texts(data, offsets_of(lengths))
+
+    def to_arrow(self) -> Any:
+        """The same bytes as an Arrow array of strings, without a copy."""
+        import pyarrow
+
+        buffers = [None, pyarrow.py_buffer(self.offsets), pyarrow.py_buffer(self.data)]
+        return pyarrow.Array.from_buffers(pyarrow.large_string(), self.documents, buffers)
+
+    def faults(self) -> dict[int, str]:
+        """The documents that are not UTF-8, by number, and what is wrong with each.
+
+        Each document by itself: two that are cut inside a letter are wrong, also where they are
+        right put together.
+        """
+        if self.are_utf8():
+            return {}
+        found = ((i, utf8_fault(self.document(i))) for i in range(self.documents))
+        return {index: fault for index, fault in found if fault}
+
+    def are_utf8(self) -> bool:
+        import pyarrow
+
+        try:
+            self.to_arrow().validate(full=True)  # 13 GB/s
+        except pyarrow.ArrowInvalid:
+            return False
+        return True
+
+
+def runs(offsets: I64, size: int, most: int = 1 << 62) -> Iterator[tuple[int, int]]:
+    """Documents [start, stop) worth up to `size` bytes together: at least one, `most` at most."""
+    start = 0
+    while start < len(offsets) - 1:
+        stop = int(np.searchsorted(offsets, offsets[start] + size, side="right")) - 1
+        stop = min(max(start + 1, stop), start + most)
+        yield start, stop
+        start = stop
+
+
+def offsets_of(lengths: I64) -> I64:
+    return np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
 
 
 def from_bytes(documents: Iterable[bytes | bytearray | memoryview]) -> Texts:
     documents = list(documents)
-    offsets = np.zeros(len(documents) + 1, np.int64)
-    np.cumsum([len(document) for document in documents], out=offsets[1:])
-    return Texts(np.frombuffer(b"".join(documents), np.uint8), offsets)
+    lengths = np.fromiter(map(len, documents), np.int64, len(documents))
+    return Texts(np.frombuffer(b"".join(documents), np.uint8), offsets_of(lengths))
 
 
 def utf8_fault(content: bytes | U8, offset: int = 0) -> str:
     """What is wrong with text that should be UTF-8, `offset` bytes into its document; or ''."""
-    if len(content) == 0:
-        return ""
-    import pyarrow
-
-    bounds = pyarrow.py_buffer(np.array([0, len(content)], np.int64))
-    text = pyarrow.Array.from_buffers(
-        pyarrow.large_string(), 1, [None, bounds, pyarrow.py_buffer(content)]
-    )
-    try:
-        text.validate(full=True)  # 13 GB/s
-    except pyarrow.ArrowInvalid:
+    whole = Texts(np.frombuffer(content, np.uint8), np.array([0, len(content)], np.int64))
+    if not whole.are_utf8():
         try:
             bytes(content).decode()
         except UnicodeDecodeError as error:
@@ -85,81 +128,124 @@ def utf8_fault(content: bytes | U8, offset: int = 0) -> str:
     return ""
 
 
+def from_arrow(column: Any) -> tuple[Texts, Flags]:
+    """The text or bytes of an Arrow array, without a copy where possible, and which rows are null.
+
+    A null row is an empty document. Raises pyarrow.ArrowInvalid where offsets are out of bounds.
+    Whether the documents are UTF-8 is not checked here but by `Texts.faults`.
+    """
+    import pyarrow
+    from pyarrow import types
+
+    if types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if is_view(column.type) or types.is_null(column.type):
+        column = column.cast(pyarrow.large_binary())
+    raw = checked_bytes(column)
+    nulls = raw.is_null().to_numpy(zero_copy_only=False)
+    if not len(raw):  # an array of another library may have no buffers at all
+        return from_bytes([]), nulls
+    if np.diff(arrow_offsets(raw))[nulls].any():  # there may be text under a null
+        raw = raw.fill_null(b"")
+    return Texts(np.frombuffer(raw.buffers()[2] or b"", np.uint8), arrow_offsets(raw)), nulls
+
+
+def checked_bytes(column: Any) -> Any:
+    """A column as binary of the same layout; its offsets or views are in bounds."""
+    import pyarrow
+
+    column.validate()
+    if is_view(column.type):
+        raw = column.view(pyarrow.binary_view())
+    else:
+        raw = column.view(pyarrow.large_binary() if is_large(column.type) else pyarrow.binary())
+    raw.validate(full=True)
+    return raw
+
+
+def arrow_offsets(raw: Any) -> I64:
+    """The offsets of a checked column of text or bytes that is not empty."""
+    kind = np.int64 if is_large(raw.type) else np.int32
+    offsets = np.frombuffer(raw.buffers()[1], kind)[raw.offset : raw.offset + len(raw) + 1]
+    return offsets.astype(np.int64, copy=False)
+
+
+def is_large(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_large_string(kind) or types.is_large_binary(kind))
+
+
+def is_view(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_string_view(kind) or types.is_binary_view(kind))
+
+
 def contains_byte(data: U8, byte: int) -> bool:
     """memchr over the array without a copy: several times as fast as numpy's `==` and `any`."""
     return bool(len(data)) and _libc.memchr(data.ctypes.data, byte, len(data)) is not None
 
 
-def positions_of(data: U8, byte: int) -> I64:
-    """Where the byte occurs; cheap when it does not."""
-    if not contains_byte(data, byte):
-        return np.zeros(0, np.int64)
-    return np.flatnonzero(data == byte)
-
-
 def longest_word(blocks: Iterable[bytes | U8]) -> int:
     """The longest stretch of a text that is all, or nowhere, white space; it comes in blocks."""
     longest = begin = at = 0
-    last = None
+    white = np.zeros(0, bool)
     for block in blocks:
-        white = np.frombuffer(block, np.uint8) <= 32
-        if len(white) == 0:
-            continue
-        changes = np.flatnonzero(white[1:] != white[:-1]) + (1 + at)
-        if last is not None and last != bool(white[0]):
-            changes = np.concatenate((np.array([at], np.int64), changes))
+        # Behind the last byte of the block before: a word may end between two blocks.
+        white = np.concatenate((white[-1:], np.frombuffer(block, np.uint8) <= 32))
+        at += len(block)
+        changes = np.flatnonzero(white[1:] != white[:-1]) + (at - len(white) + 1)
         if len(changes):
             longest = max(longest, int(changes[0]) - begin, int(np.diff(changes).max(initial=0)))
             begin = int(changes[-1])
-        last = bool(white[-1])
-        at += len(white)
     return max(longest, at - begin)
 
 
 def count_strings(texts: Texts, strings: Iterable[bytes]) -> int:
-    """How often any of the strings occurs inside a document.
+    """How often any of the strings occurs inside a document."""
+    return sum(len(starts) for starts in _occurrences(texts, strings))
 
-    Special tokens are looked for by a rare byte of theirs ('|' in '<|endoftext|>') or by their
-    common beginning, since a search for each string would cost more than encoding.
-    """
+
+def documents_with(texts: Texts, strings: Iterable[bytes]) -> list[int]:
+    """The documents that hold one of the strings, by number."""
+    starts = [np.zeros(0, np.int64), *_occurrences(texts, strings)]
+    return documents_at(texts, np.concatenate(starts))
+
+
+def documents_at(texts: Texts, positions: I64) -> list[int]:
+    """The documents at these places of `texts.used()`, each once, in order."""
+    ends = texts.offsets[1:] - texts.offsets[0]
+    found: list[int] = np.unique(np.searchsorted(ends, positions, side="right")).tolist()
+    return found
+
+
+def _occurrences(texts: Texts, strings: Iterable[bytes]) -> Iterator[I64]:
+    """Where in `texts.used()` the strings begin, those with one first byte at a time."""
     data = texts.used()
-    total = 0
-    by_bar: dict[int, list[bytes]] = {}
-    by_beginning: dict[bytes, list[bytes]] = {}
+    by_first: dict[int, list[bytes]] = {}
     for string in filter(None, strings):
-        if 0 <= string.find(b"|") < 4:
-            by_bar.setdefault(string.find(b"|"), []).append(string)
-        else:
-            by_beginning.setdefault(string[:4], []).append(string)
-    for at, group in by_bar.items():
-        starts = positions_of(data, ord("|")) - at
-        starts = starts[starts >= 0]
-        firsts = np.frombuffer(bytes({string[0] for string in group}), np.uint8)
-        total += _count_at(texts, data, starts[np.isin(data[starts], firsts)], group)
-    whole = data.tobytes() if by_beginning else b""
-    for beginning, group in by_beginning.items():
-        total += _count_at(texts, data, _find_all(whole, beginning), group)
-    return total
+        by_first.setdefault(string[0], []).append(string)
+    for first, group in by_first.items():
+        if not contains_byte(data, first):  # the usual case, and cheap
+            continue
+        starts = np.flatnonzero(data == first)
+        # Few places are left after four bytes; a search for each string would cost more.
+        for at in range(1, min(4, *map(len, group))):
+            starts = starts[starts + at < len(data)]
+            wanted = np.zeros(256, bool)
+            wanted[[string[at] for string in group]] = True
+            starts = starts[wanted[data[starts + at]]]
+        yield _confirmed(texts, data, starts, group)
 
 
-def _find_all(data: bytes, string: bytes) -> I64:
-    found = []
-    position = data.find(string)
-    while position >= 0:
-        found.append(position)
-        position = data.find(string, position + 1)
-    return np.array(found, np.int64)
-
-
-def _count_at(texts: Texts, data: U8, starts: I64, strings: list[bytes]) -> int:
-    """How many of the strings stand at one of these places, inside one document."""
-    if len(starts) == 0:
-        return 0
+def _confirmed(texts: Texts, data: U8, starts: I64, strings: list[bytes]) -> I64:
+    """The places at which one of the strings stands, inside one document; once for each string."""
     longest = max(map(len, strings))
     ends = texts.offsets[1:] - texts.offsets[0]
     limit = ends[np.searchsorted(ends, starts, side="right")]
-    total = 0
+    found: list[int] = []
     for start, end in zip(starts.tolist(), limit.tolist(), strict=True):
         window = data[start : min(end, start + longest)].tobytes()
-        total += sum(window.startswith(string) for string in strings)
-    return total
+        found += [start] * sum(window.startswith(string) for string in strings)
+    return np.array(found, np.int64)

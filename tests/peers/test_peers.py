@@ -9,15 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
-import reference
-from peer_packages import MUST, peer
-from shard_of import GOLDEN, files_of, shard_of
+from support import reference
+from support.peer_packages import MUST, peer
+from support.shard_of import GOLDEN, files_of, shard_of
 
 import tokenmill
-from tokenmill.config import PlanSettings
 from tokenmill.formats import FORMATS
 from tokenmill.formats.datatrove import metric
 
@@ -348,8 +346,8 @@ def test_the_lines_that_a_run_prints_open_what_it_wrote(
         inputs, tmp_path / "o", format=format, name="x", val="docs:9", workers=0, **options
     )
     first = next(f for f in result.manifest.files if f.kind == "tokens" and f.split == "train")
-    (settings,) = msgspec.convert(result.manifest.plan["settings"], PlanSettings).layouts
-    lines = FORMATS[format].load_lines(settings, str(tmp_path / "o"), first.path)
+    settings = result.manifest.settings
+    lines = FORMATS[format].load_lines(settings, settings.first, str(tmp_path / "o"), first.path)
     names: dict[str, Any] = {}
     exec("\n".join(lines), names)
     opened = {"tokens", "documents", "dataset", "blocks"} & names.keys()

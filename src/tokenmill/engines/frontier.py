@@ -1,84 +1,116 @@
 """Which unit may be placed next, and where: the prefix sums of the run. No I/O.
 
-Units are encoded in any order and placed in document order. The frontier walks that order: it
-passes units that are durable from an earlier run, gives a place to the next one that is encoded,
-and waits at the first that is not.
+Units are encoded in any order and placed in document order. The frontier walks that order. It
+passes units that are durable from an earlier run, gives a place to the next unit that is encoded,
+and waits at the first one that is not.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from tokenmill.engines.encoded import UnitSummary
-from tokenmill.engines.hunt import Deaths, Hunt
-from tokenmill.errors import TokenmillError
-from tokenmill.manifest import State, UnitRecord
-from tokenmill.pack import CutRule, NeedStarts, StreamState
-from tokenmill.plan import Segment, UnitId
-from tokenmill.sources import Source
+from tokenmill.engines.hunt import MAX_ASIDE, DeathCount, FatalRowSearch
+from tokenmill.engines.messages import EncodeTask, TryRows, UnitSummary
+from tokenmill.errors import TokenmillError, WorkerError
+from tokenmill.inputs.kinds import kind_named
+from tokenmill.inputs.segments import Segment, UnitId
+from tokenmill.inputs.source import Source
+from tokenmill.output.journal import UnitRecord
+from tokenmill.settings import PlanSettings
+from tokenmill.tokens.counts import Counts, State
+from tokenmill.tokens.placement import CutRule, NeedStarts, StreamState
 
 
-class SegmentJob:
-    """A segment and how far its units have come."""
-
+class SegmentProgress:
     def __init__(self, segment: Segment, source: Source) -> None:
         self.segment, self.source = segment, source
         self.written: set[int] = set()
         self.last: int | None = None
-        self.deaths: dict[int, Deaths] = {}  # by part
+        self.deaths: defaultdict[int, DeathCount] = defaultdict(DeathCount)  # by part
         self.failure: TokenmillError | None = None  # raised when the work gets there
-        self.hunt: Hunt | None = None
+        self.search: FatalRowSearch | None = None
         self.aside: dict[int, str] = {}  # rows that end their worker, and how
-        self.found: dict[int, int] = {}  # how many of them, by part
 
     @property
     def key(self) -> tuple[int, int]:
         return self.segment.source, self.segment.number
 
     @property
+    def work(self) -> EncodeTask:
+        return EncodeTask(self.source, self.segment, sorted(self.written), self.aside)
+
+    @property
+    def task(self) -> EncodeTask | TryRows:
+        """What a worker is to do for it next."""
+        work, search = self.work, self.search
+        if search is None:
+            return work
+        return TryRows(work, search.part, *search.next_rows(), search.check)
+
+    @property
     def complete(self) -> bool:
         return self.last is not None and len(self.written) == self.last + 1
 
-    def note_written(self, unit: UnitId, last: bool) -> None:
-        self.written.add(unit.part)
-        if last:
-            self.last = unit.part
+    def note_written(self, record: UnitRecord) -> None:
+        self.written.add(record.unit.part)
+        if record.last:
+            self.last = record.unit.part
+
+    def unit_error(self, part: int, how: str, deaths: DeathCount) -> WorkerError:
+        """Workers died on this unit, and no row is to blame."""
+        segment, kind = self.segment, kind_named(self.source.kind)
+        if deaths.fruitless is not None:
+            first, stop = deaths.fruitless.batch
+            numbered = kind.numbers_rows or not segment.start
+            since = "" if numbered else f" from byte {segment.start} on"
+            how = (
+                f"{deaths.fruitless.how}, with rows {first} to {stop - 1}{since} under way. Each "
+                "of these was then encoded alone, and none ended its worker: it may be their "
+                "memory together"
+            )
+        return WorkerError(
+            f"{self.source.name}: {deaths.total} workers died on unit {segment.number}.{part} "
+            f"({kind.parts} {segment.start} to {segment.stop - 1}): the last one {how}",
+            hint="everything else done so far is kept; the same command resumes. More memory "
+            "(--memory), fewer --workers or --encoder reference may help",
+        )
+
+    def too_many_error(self, search: FatalRowSearch) -> WorkerError:
+        return WorkerError(
+            f"{self.source.name}: more than {MAX_ASIDE} rows of unit {self.segment.number}."
+            f"{search.part} end their worker; of the last one: {search.found[max(search.found)]}",
+            hint="rows are not the cause if so many do: try --encoder reference or more --memory",
+        )
 
 
 class Frontier:
-    def __init__(
-        self,
-        rules: list[CutRule],
-        durable: dict[UnitId, UnitRecord],
-        limit_docs: int = 0,
-        limit_tokens: int = 0,
-    ) -> None:
-        self.rules = rules
-        self.limit_docs, self.limit_tokens = limit_docs, limit_tokens
+    def __init__(self, settings: PlanSettings, durable: Iterable[UnitRecord]) -> None:
         self.limit_reached = False
-        self.durable = durable
-        self.state = State(streams=tuple(StreamState() for _ in rules))
-        self._order: deque[SegmentJob] = deque()
+        self._settings, self._rules = settings, CutRule.all_of(settings, settings.first)
+        self.state = State(streams=tuple(StreamState() for _ in self._rules))
+        self._order: deque[SegmentProgress] = deque()
         self._part = 0
         self._segment_rows = 0  # of the source, before the segment at the frontier
+        # A unit is in one of these from when it is encoded until it is written.
         self._encoded: dict[UnitId, UnitSummary] = {}
         self._placed: dict[UnitId, tuple[UnitSummary, State]] = {}
-        self._asked: UnitId | None = None
+        self._durable = {record.unit: record for record in durable}
+        self._asked: UnitId | None = None  # only its record will say where the next unit goes
 
-    def add_segment(self, job: SegmentJob) -> None:
-        """Segments come in document order, each before any of its units."""
+    def add_segment(self, segment: SegmentProgress) -> None:
+        """Call in document order, for each segment before any of its units."""
         if not self.limit_reached:
-            self._order.append(job)
+            self._order.append(segment)
 
     @property
     def idle(self) -> bool:
         return not self._order
 
     def encoded(self, summary: UnitSummary) -> tuple[UnitId, State] | None:
-        """A unit has been encoded. If it had its place already (its worker died), here it is."""
+        """A unit has been encoded. Returns its place if it had one already (its worker died)."""
         placed = self._placed.get(summary.unit)
         if placed is None:
             self._encoded[summary.unit] = summary
@@ -104,12 +136,11 @@ class Frontier:
     def ready(self) -> Iterator[tuple[UnitId, State]]:
         """Units that may be written now, with the state that says where."""
         while self._order and self._asked is None:
-            segment = self._order[0].segment
-            unit = UnitId(segment.source, segment.number, self._part)
+            unit = UnitId(*self._order[0].key, self._part)
             before = self.state.entering(unit)
             if unit.part == 0:
                 self._segment_rows = before.rows
-            record = self.durable.pop(unit, None)
+            record = self._durable.pop(unit, None)
             if record is not None:
                 if record.before != before:
                     raise TokenmillError(
@@ -131,7 +162,7 @@ class Frontier:
             self._placed[unit] = (summary, before)
             after = self._after(summary, before)
             if after is None:
-                self._asked = unit  # only its worker can tell: wait for the record
+                self._asked = unit
             else:
                 self._step(after, summary.last)
             yield unit, before
@@ -142,47 +173,42 @@ class Frontier:
         if last:
             self._order.popleft()
             self._part = 0
-        if self._reaches_limit(after):
+        goes_on = any(stream.open for stream in after.streams)  # then its document belongs too
+        if self._limit_within(after) and not goes_on:
             self.limit_reached = True
             self._order.clear()
             self._encoded.clear()
 
-    def _reaches_limit(self, state: State) -> bool:
-        if any(stream.open for stream in state.streams):
-            return False  # the document under way is still in
-        documents = sum(stream.documents for stream in state.streams)
-        tokens = sum(stream.tokens for stream in state.streams)
-        return (0 < self.limit_docs <= documents) or (0 < self.limit_tokens <= tokens)
-
-    def _near_limit(self, summary: UnitSummary, before: State) -> bool:
-        """Whether a limit may fall into this unit: then only its worker can tell where."""
-        documents = sum(s.documents for s in before.streams) + summary.counts.documents
-        tokens = sum(s.tokens for s in before.streams) + summary.counts.tokens
-        return (0 < self.limit_docs <= documents) or (0 < self.limit_tokens <= tokens)
+    def _limit_within(self, state: State, then: Counts | None = None) -> bool:
+        """Whether a limit of the plan is within the tokens up to `state`, and `then` after it."""
+        documents = sum(s.documents for s in state.streams) + (then.documents if then else 0)
+        tokens = sum(s.tokens for s in state.streams) + (then.tokens if then else 0)
+        settings = self._settings
+        return 0 < settings.limit_docs <= documents or 0 < settings.limit_tokens <= tokens
 
     @property
     def done(self) -> bool:
-        """A limit of the plan is reached, and all before it is written."""
+        """A limit of the plan is reached, and all units before it are written."""
         return self.limit_reached and not self._placed
 
     @property
     def failure(self) -> TokenmillError | None:
-        """Why the unit that everything waits for will not come."""
+        """Why the unit that everything waits for cannot be encoded."""
         if not self._order or self._asked is not None:
             return None
-        job = self._order[0]
-        unit = UnitId(job.segment.source, job.segment.number, self._part)
-        return job.failure if unit not in self._encoded and unit not in self._placed else None
+        segment = self._order[0]
+        unit = UnitId(*segment.key, self._part)
+        return segment.failure if unit not in self._encoded and unit not in self._placed else None
 
     def _after(self, summary: UnitSummary, before: State) -> State | None:
-        """The state behind a unit, from its counts alone; None where they do not suffice."""
-        if summary.counts.quarantined or self._near_limit(summary, before):
+        """The state after a unit, from its counts; None if only its worker can say."""
+        if summary.counts.quarantined or self._limit_within(before, summary.counts):
             return None
         try:
             streams = [
                 rule.lay_out(state, counts, starts=None)[1]
                 for rule, state, counts in zip(
-                    self.rules, before.streams, summary.streams, strict=True
+                    self._rules, before.streams, summary.streams, strict=True
                 )
             ]
         except NeedStarts:

@@ -1,51 +1,55 @@
-"""The hunt for the row that ends its worker, once two workers have died on one unit. No I/O.
+"""The search for the row that ends its worker, once two workers have died on one unit. No I/O.
 
-The batch that was under way is known. A fresh worker encodes its rows one by one and says before
-each which it is: the one it died on is the suspect. A suspect that ends a second worker, alone, is
-found. Two deaths, where halving the batch would cost one for every second step, and each of them
-the reading of the file up to there.
+The batch that was being encoded is known. A fresh worker encodes its rows one by one and says
+before each row which one it is. The row it dies on is the suspect. A suspect that ends a second
+worker, alone, is found: two deaths for a row. Halving the batch instead would cost a death for
+every second step, and each time the file must be read up to there.
 
-Workers are also killed from outside: by somebody, by a job scheduler, by the out-of-memory killer
-for another process's sake. Such a death says little about the row that was under way. So a row is
-only found by kills when they hit it four times running, and a unit none of whose rows does harm is
-done again, up to its fifth kill. What only somebody else can do to a worker (SIGSTOP, SIGTERM)
-never starts a hunt and never counts against a row.
+Workers are also killed from outside: by a person, by a job scheduler, by the out-of-memory killer
+because of another process. Such a death says little about the row that was being encoded. So kills
+only count as found when they hit the same row four times in a row, and a unit without a fatal row
+is encoded again, up to its fifth kill. Signals that only somebody else sends (SIGSTOP, SIGTERM)
+never start a search and never count against a row.
 
-In a unit the reference encoder checks few documents, and which depends on the worker. So a batch
-of which no row does harm is walked a second time, with every row checked.
+In a unit the reference encoder checks few documents, and which ones depends on the worker. So a
+batch without a fatal row is searched a second time, with every row checked.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from tokenmill.errors import WorkerError
-from tokenmill.plan import Segment
-from tokenmill.sources import Source
-
-# How a worker ended: by a fault of its own (or hung), by SIGKILL, by what only others can do.
+# How a worker ended: by a fault of its own (or hung), by SIGKILL, by a signal from outside.
 Cause = Literal["fault", "kill", "outside"]
 
 MAX_DEATHS = 2
 MAX_KILLS = 5
 ROW_DEATHS: dict[Cause, int] = {"fault": 2, "kill": 4}  # the suspicion included
-# Rows that kill are few. So many of them in one unit mean that something else is wrong.
+# Fatal rows are rare. So many of them in one unit mean that something else is wrong.
 MAX_ASIDE = 100
 
 
-class Deaths:
-    """Of workers, on one thing: are they no accident any more?"""
+class DeathCount:
+    """How many workers died on one unit (or at their start), and how many deaths are too many."""
 
     def __init__(self, max_faults: int = MAX_DEATHS, max_kills: int = MAX_KILLS) -> None:
         self.max_faults, self.max_kills = max_faults, max_kills
         self.faults = self.kills = 0
-        self.in_vain: Hunt | None = None  # no row was found in it
+        self.fruitless: FatalRowSearch | None = None  # it found no row
+        self.rows_found = 0
 
     def add(self, cause: Cause) -> None:
         if cause == "fault":
             self.faults += 1
         else:
             self.kills += 1
+
+    def end_search(self, search: FatalRowSearch) -> None:
+        self.rows_found += len(search.found)
+        if search.found:  # the unit is known to be bad: one more death starts the next search
+            self.faults, self.kills = MAX_DEATHS - 1, 0
+        else:  # the deaths may have been accidents: the unit gets another chance
+            self.fruitless, self.max_faults = search, self.faults + 1
 
     @property
     def total(self) -> int:
@@ -56,20 +60,20 @@ class Deaths:
         return self.faults >= self.max_faults or self.kills >= self.max_kills
 
 
-class Hunt:
+class FatalRowSearch:
     """Rows [first, stop) of a batch are still to be tried, the suspect before them."""
 
     def __init__(self, part: int, first: int, stop: int, how: str, *, may_check: bool) -> None:
         self.part = part
-        self.how = how  # the worker ended that gave rise to the hunt
+        self.how = how  # the last worker ended before the search
         self.batch = (first, stop)
         self.first, self.stop = first, stop
         self.suspect: int | None = None
         self.found: dict[int, str] = {}
-        self.check = False  # rows are checked in this walk
+        self.check = False  # the second pass: every row is checked
         self._may_check = may_check
-        self._hits = 0  # on the suspect, running
-        self.other_deaths = Deaths()  # while reading, not on a row
+        self._hits = 0  # on the suspect, in a row
+        self.other_deaths = DeathCount()  # while reading, not on a row
 
     def next_rows(self) -> tuple[int, int]:
         if self.suspect is not None:
@@ -92,39 +96,8 @@ class Hunt:
         if self._hits >= ROW_DEATHS[cause]:
             times = "twice" if self._hits == 2 else f"{self._hits} times"
             self.found[row] = f"encoding it alone {fault}, {times}"
-            # The rows behind it would not be checked in a unit: what became of them says nothing.
+            # In a unit the later rows would not be checked: their result would mean nothing.
             self._pass_over(self.stop - 1 if self.check else row)
 
     def _pass_over(self, row: int) -> None:
         self.first, self.suspect, self._hits = row + 1, None, 0
-
-
-def unit_error(
-    source: Source, segment: Segment, part: int, how: str, deaths: int, more: str = ""
-) -> WorkerError:
-    """Workers died on this unit, and no row is to blame."""
-    what = {"parquet": "row groups", "arrow": "record batches"}.get(source.kind, "bytes")
-    return WorkerError(
-        f"{source.name}: {deaths} workers died on unit {segment.number}.{part} "
-        f"({what} {segment.start} to {segment.stop - 1}): the last one {how}{more}",
-        hint="everything else done so far is kept; the same command resumes. More memory "
-        "(--memory), fewer --workers or --encoder reference may help",
-    )
-
-
-def no_row_error(source: Source, segment: Segment, hunt: Hunt, deaths: int) -> WorkerError:
-    first, stop = hunt.batch
-    since = f" from byte {segment.start} on" if source.kind != "parquet" and segment.start else ""
-    more = (
-        f", with rows {first} to {stop - 1}{since} under way. Each of these was then encoded "
-        "alone, and none ended its worker: it may be their memory together"
-    )
-    return unit_error(source, segment, hunt.part, hunt.how, deaths, more)
-
-
-def too_many_error(source: Source, segment: Segment, hunt: Hunt) -> WorkerError:
-    return WorkerError(
-        f"{source.name}: more than {MAX_ASIDE} rows of unit {segment.number}.{hunt.part} end their "
-        f"worker; of the last one: {hunt.found[max(hunt.found)]}",
-        hint="rows are not the cause if so many do: try --encoder reference or more --memory",
-    )

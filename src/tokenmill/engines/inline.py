@@ -4,78 +4,43 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
 
-from tokenmill.engines.books import Books
-from tokenmill.engines.frontier import SegmentJob
-from tokenmill.engines.observer import Observer, Snapshot
-from tokenmill.engines.unit import Doing, Job, UnitWorker
-from tokenmill.plan import Plan
+from tokenmill.engines.frontier import SegmentProgress
+from tokenmill.engines.run import EncodingRun
+from tokenmill.engines.unit import EncodedUnit, UnitWorker
 
 WAIT_SECONDS = 0.05
 
 
-def run_inline(
-    plan: Plan,
-    job: Job,
-    books: Books,
-    jobs: Iterator[SegmentJob | None],
-    observer: Observer,
-    snapshot: Snapshot,
-    check_interrupt: Callable[[], None],
-) -> dict[str, int]:
-    worker = UnitWorker(job)
+def run_inline(run: EncodingRun) -> None:
+    worker = UnitWorker(run.job)
+    run.snapshot.workers = 1
     with contextlib.closing(worker.files):
-        _run(worker, plan, books, jobs, observer, snapshot, check_interrupt)
-    return {
-        "reference_documents": worker.stats.reference_documents,
-        "reference_failures": worker.stats.reference_failures,
-        "checked_documents": worker.stats.checked_documents,
-        "checked_bytes": worker.stats.checked_bytes,
-        "reopened": worker.reopened,
-    }
+        while not run.finished:
+            segment = run.next_segment()
+            if segment is not None:
+                _encode(run, worker, segment)
+            else:
+                _place(run, worker)
+                run.keep_up()
+                if not run.finished:  # the next input is being downloaded
+                    time.sleep(WAIT_SECONDS)
+            run.report()
+    run.stats.update(worker.session.stats)
 
 
-def _run(
-    worker: UnitWorker,
-    plan: Plan,
-    books: Books,
-    jobs: Iterator[SegmentJob | None],
-    observer: Observer,
-    snapshot: Snapshot,
-    check_interrupt: Callable[[], None],
-) -> None:
-    snapshot.workers = 1
-    for segment_job in jobs:
-        if segment_job is None:  # the next input is on its way
-            check_interrupt()
-            books.sync_if_due()
-            observer.update(snapshot)
-            time.sleep(WAIT_SECONDS)
-            continue
-        books.frontier.add_segment(segment_job)
-        segment = segment_job.segment
-        if not segment_job.complete:
-            source = segment_job.source
+def _encode(run: EncodingRun, worker: UnitWorker, segment: SegmentProgress) -> None:
+    for encoded in worker.encode_segment(segment.work, lambda _: run.check_interrupt()):
+        run.frontier.encoded(encoded.summary)
+        _place(run, worker, encoded)
+        run.books.sync_if_due()
+        if run.frontier.done:
+            return
 
-            def progress(doing: Doing) -> None:
-                check_interrupt()
 
-            for encoded in worker.encode_segment(
-                source, segment, segment_job.written, segment_job.aside, progress
-            ):
-                list(books.frontier.ready())  # pass what is durable in front of it
-                books.frontier.encoded(encoded.summary)
-                for _, before in books.frontier.ready():
-                    record = worker.place(encoded, before)
-                    books.written(record)
-                    segment_job.note_written(record.unit, record.last)
-                    snapshot.add_unit(record.counts)
-                books.sync_if_due()
-                if books.frontier.done:
-                    break
-        list(books.frontier.ready())
-        snapshot.bytes_done += segment.size
-        observer.update(snapshot)
-        if books.frontier.done:
-            break
+def _place(run: EncodingRun, worker: UnitWorker, encoded: EncodedUnit | None = None) -> None:
+    """Units are encoded in order: the one that is ready, if any, is the one just encoded."""
+    for unit, before in run.frontier.ready():
+        if encoded is None or encoded.summary.unit != unit:
+            raise RuntimeError(f"{unit} is ready, and was not the one just encoded")
+        run.written(worker.place(encoded, before))

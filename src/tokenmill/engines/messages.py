@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Literal
 
 import msgspec
 
-from tokenmill.engines.encoded import UnitSummary
-from tokenmill.engines.unit import Doing
-from tokenmill.manifest import State, UnitRecord
-from tokenmill.plan import Segment, UnitId
-from tokenmill.sources import Source
+from tokenmill.inputs.segments import Segment, UnitId
+from tokenmill.inputs.source import Source
+from tokenmill.output.journal import UnitRecord
+from tokenmill.tokens.counts import Counts, State
+from tokenmill.tokens.placement import StreamCounts
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -18,23 +19,23 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 # coordinator to worker
-class Work(_Message, frozen=True):
+class EncodeTask(_Message, frozen=True):
+    """Encode a segment into units, without the parts in `skip`."""
+
     source: Source
     segment: Segment
     skip: list[int]
-    aside: dict[int, str]
+    aside: dict[int, str]  # rows to quarantine because they end their worker, and how
 
 
-class Probe(_Message, frozen=True):
-    """Try the rows [first_row, stop_row) one by one: does one of them end the worker?"""
+class TryRows(_Message, frozen=True):
+    """Encode the rows [first_row, stop_row) one by one: does one of them end the worker?"""
 
-    source: Source
-    segment: Segment
+    work: EncodeTask
     part: int
     first_row: int
     stop_row: int
     check: bool  # each of them with the reference encoder too
-    aside: dict[int, str]
 
 
 class Place(_Message, frozen=True):
@@ -51,45 +52,48 @@ class Ready(_Message, frozen=True):
     """The encoder is open; nothing held."""
 
 
-class Progress(_Message, frozen=True):
-    doing: Doing
+class Activity(_Message, frozen=True):
+    """What the worker is about to do, sent before: so that it is known if the worker dies."""
+
+    step: Literal["read", "encode", "write"]
+    part: int
+    first_row: int = 0  # of the batch, as the batches of its segment count
+    rows: int = 0
+    size: int = 0
 
 
-class Encoded(_Message, frozen=True):
-    summary: UnitSummary
+class UnitSummary(_Message, frozen=True):
+    """A unit is encoded; this is enough to give it its place."""
+
+    unit: UnitId
+    last: bool
+    rows_before: int  # of its segment, in the units before it
+    lines: int
+    counts: Counts
+    streams: tuple[StreamCounts, ...]
 
 
-class Written(_Message, frozen=True):
+class UnitWritten(_Message, frozen=True):
     record: UnitRecord
-    stats: dict[str, int]  # of the worker so far: it may be stopped after its last unit
+    stats: dict[str, int]  # of the worker so far: it may be ended after its last unit
 
 
 class SegmentDone(_Message, frozen=True):
     stats: dict[str, int]
 
 
-class Probed(_Message, frozen=True):
-    """None of the rows did."""
+class RowsSurvived(_Message, frozen=True):
+    """None of the rows ended the worker."""
 
 
-class Failed(_Message, frozen=True):
+class Failure(_Message, frozen=True):
     error: list[str]
     placing: bool = False  # while a unit was written, not while a segment was encoded
 
 
-ToWorker = Work | Probe | Place | Stop
-FromWorker = Ready | Progress | Encoded | Written | SegmentDone | Probed | Failed
+ToWorker = EncodeTask | TryRows | Place | Stop
+FromWorker = Ready | Activity | UnitSummary | UnitWritten | SegmentDone | RowsSurvived | Failure
 
 encode = msgspec.msgpack.Encoder().encode
-_to_worker: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ToWorker)
-_from_worker: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(FromWorker)
-
-
-def decode_to_worker(content: bytes) -> ToWorker:
-    message: ToWorker = _to_worker.decode(content)
-    return message
-
-
-def decode_from_worker(content: bytes) -> FromWorker:
-    message: FromWorker = _from_worker.decode(content)
-    return message
+decode_to_worker: Callable[[bytes], ToWorker] = msgspec.msgpack.Decoder(ToWorker).decode
+decode_from_worker: Callable[[bytes], FromWorker] = msgspec.msgpack.Decoder(FromWorker).decode

@@ -1,10 +1,10 @@
-"""What an engine tells whoever is watching. Engines print nothing themselves."""
+"""What an engine reports while it works. Engines print nothing themselves."""
 
 from __future__ import annotations
 
 import msgspec
 
-from tokenmill.manifest import Counts
+from tokenmill.tokens.counts import Counts
 
 
 class Snapshot(msgspec.Struct, kw_only=True):
@@ -21,9 +21,9 @@ class Snapshot(msgspec.Struct, kw_only=True):
     probes: int = 0  # tries to find a row that ends its worker
     quarantined: int = 0
     resumed_bytes: int = 0  # done by an earlier run: not part of the speed
-    fetched_bytes: int = 0  # of inputs that are elsewhere
+    fetched_bytes: int = 0  # downloaded
     fetch_total: int = 0
-    fetching: int = 0  # files on their way
+    fetching: int = 0  # files being downloaded
 
     def add_unit(self, counts: Counts) -> None:
         """A unit has been written."""

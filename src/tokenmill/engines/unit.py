@@ -6,138 +6,159 @@ an engine puts it; it knows nothing of other units.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Container, Iterator
-from typing import Literal
+import base64
+import dataclasses
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal, NoReturn
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import xxhash
 
-from tokenmill.batch import Aside, BadRow, Batch
-from tokenmill.config import EncoderChoice, OnBadRow, PlanSettings
-from tokenmill.documents import read_segment, refuse_changed
-from tokenmill.encoders import EncoderStats, ExactEncoder
-from tokenmill.encoders.fast import U32
-from tokenmill.encoders.gap_tables import Ranges
-from tokenmill.engines.badrows import bad_row_error, quarantine_line
-from tokenmill.engines.encoded import EncodedUnit, Origin, UnitSummary
-from tokenmill.errors import TokenmillError
+from tokenmill.engines.messages import Activity, EncodeTask, TryRows, UnitSummary
+from tokenmill.errors import BadRowError, TokenmillError, WorkerError
 from tokenmill.formats import get_format
-from tokenmill.manifest import AsideRecord, Counts, PieceRecord, State, UnitRecord
-from tokenmill.memory import (
-    LONG_WORD_BYTES,
-    REFERENCE_FACTORS,
-    UNBROKEN_FACTORS,
-    WORDS_FACTOR,
-    Room,
-    resident_bytes,
-)
-from tokenmill.pack import (
-    CutRule,
-    Packer,
-    StreamCounts,
-    document_hash,
-    rows_within,
-    streams_of,
-)
-from tokenmill.plan import BATCH_BYTES, UNIT_BYTES, Segment, UnitId
-from tokenmill.sources import Source
-from tokenmill.steps import Buffer
-from tokenmill.storage import OutputFiles, Workspace
-from tokenmill.text_batches import LONG_BYTES
-from tokenmill.texts import I64, count_strings, longest_word
-from tokenmill.tokenizer import Encoding
+from tokenmill.inputs.batch import BadRow, Batch
+from tokenmill.inputs.kinds import kind_named, read_segment, refuse_changed
+from tokenmill.inputs.readers.fragments import LONG_BYTES
+from tokenmill.inputs.segments import BATCH_BYTES, UNIT_BYTES, UnitId
+from tokenmill.inputs.source import Source
+from tokenmill.output.files import OutputFiles, write_spill
+from tokenmill.output.journal import AsideRecord, PieceRecord, UnitRecord
+from tokenmill.output.workspace import Workspace
+from tokenmill.settings import PlanSettings, RunSettings
+from tokenmill.system.disk import Buffer, read_file
+from tokenmill.system.memory import LONG_WORD_BYTES, WORDS_FACTOR, Budget, MemoryShare
+from tokenmill.system.proc import resident_bytes
+from tokenmill.texts import count_strings, longest_word
+from tokenmill.tokenizer.bundled import Encoding
+from tokenmill.tokenizer.encoders.exact import ExactEncoder
+from tokenmill.tokenizer.families import family_of
+from tokenmill.tokenizer.session import EncoderSession
+from tokenmill.tokens.counts import Counts, State
+from tokenmill.tokens.packing import PackedStream, Packer, rows_within
+from tokenmill.tokens.placement import CutRule, StreamCounts
+from tokenmill.tokens.splits import WorkingFile, document_hash, stream_name, streams_of
 
 QUARANTINE_BYTES = 1 << 20  # of a bad row's content are kept; beyond, length and sha256 tell
-CHECK_SHARE = 2048  # one byte in so many is encoded again by the reference: under 1 % of the time
-CHECK_BYTES = 16 << 10
-NO_CHECKS = -(1 << 60)
 REOPEN_BYTES = 64_000_000
 HEADROOM_BYTES = 100_000_000  # for the next batch: its text, its ids, a decoded row group
 CHECK_SEED = 0x746F6B656E
-ROW_BYTES = 16  # a row counts for so much when units are cut: a billion empty ones are no one unit
+ROW_BYTES = 16  # added for each row when units are cut: a billion empty rows are many units
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerJob(msgspec.Struct, frozen=True):
     """All a worker needs to know: small plain data, sent once."""
 
     settings: PlanSettings
+    run: RunSettings
+    budget: Budget
     encoding: Encoding
     output: str
-    gap: Ranges
-    encoder: EncoderChoice
-    encoder_check: bool
-    on_bad_row: OnBadRow
-    memory: int  # this worker's share
-    workers: int = 1  # as many as there would be with more memory
 
 
-class Doing(msgspec.Struct, frozen=True, array_like=True):
-    """What is about to be done, said before it is: so that a watcher knows what was under way
-    if this process dies or sticks."""
-
-    step: Literal["read", "encode", "write"]
-    part: int
-    first_row: int = 0  # of the batch, as the batches of its segment count
-    rows: int = 0
-    size: int = 0
+ReportActivity = Callable[[Activity], None]
 
 
-Progress = Callable[[Doing], None]
+@dataclasses.dataclass
+class EncodedUnit:
+    """A unit's tokens, in memory or spilled; with what it was made of, to make it again."""
+
+    summary: UnitSummary
+    streams: list[PackedStream]  # none once it is spilled; so with `bad`
+    bad: list[BadRow]
+    work: EncodeTask
+    first_row: int  # as its segment counts
+    first_line: int
+    spilled: Path | None = None
+
+    @property
+    def _arrays(self) -> list[npt.NDArray[Any]]:
+        return [array for stream in self.streams for array in stream.arrays]
+
+    @property
+    def held_bytes(self) -> int:
+        bad_bytes = sum(len(bad.content) for bad in self.bad)
+        return bad_bytes + sum(array.nbytes for array in self._arrays)
+
+    def spill(self, folder: Path) -> None:
+        if self.spilled is None:
+            path = spill_path(folder, self.summary.unit, os.getpid())
+            bad = np.frombuffer(msgspec.msgpack.encode(self.bad), np.uint8)
+            write_spill(path, [*self._arrays, bad])
+            self._shapes = [(array.dtype, len(array)) for array in self._arrays]
+            self.spilled, self.streams, self.bad = path, [], []
+
+    def packed(self) -> list[PackedStream]:
+        if self.spilled is None:
+            return self.streams
+        content, at = read_file(self.spilled), 0
+        arrays: list[npt.NDArray[Any]] = []
+        for dtype, count in self._shapes:
+            arrays.append(np.frombuffer(content, dtype, count, at))  # too short: it raises
+            at += arrays[-1].nbytes
+        self.bad = msgspec.msgpack.decode(content[at:], type=list[BadRow])
+        return [
+            PackedStream(tokens, lengths, rows, counts.continued, counts.open)
+            for tokens, lengths, rows, counts in zip(
+                arrays[::3], arrays[1::3], arrays[2::3], self.summary.streams, strict=True
+            )
+        ]
+
+
+def spill_path(folder: Path, unit: UnitId, pid: int) -> Path:
+    """Named by the worker too: two workers may have had the same unit."""
+    return folder / f"{unit}-{pid}"
 
 
 class UnitWorker:
     """Encodes segments into units and writes units to their places."""
 
-    def __init__(self, job: Job, encoder: ExactEncoder | None = None) -> None:
-        self.job = job
-        self.settings = job.settings
+    def __init__(self, job: WorkerJob, encoder: ExactEncoder | None = None) -> None:
+        self.job, self.settings, self.memory = job, job.settings, job.budget.worker_bytes
         encoding = job.encoding
-        self.encoder = encoder or ExactEncoder(encoding, job.encoder, job.gap)
+        self.session = EncoderSession(
+            encoder or ExactEncoder(encoding, job.run.encoder),
+            job.run.encoder_check,
+            limit=self.memory - HEADROOM_BYTES,
+            growth=REOPEN_BYTES,
+        )
         self.files = OutputFiles(Workspace(job.output))
-        self.rules = CutRule.all_of(job.settings)
+        self.rules = CutRule.all_of(job.settings, job.settings.first)
         self.stream_names = [stream_name(s) for s in streams_of(job.settings.val)]
         self.specials = [text.encode() for text in encoding.special_tokens]
-        self.header_bytes = get_format(job.settings.format).header_bytes(job.settings)
-        self._credit = CHECK_BYTES
-        self.reopened = 0
-        self._after_reopening = 0
+        layout = job.settings.first
+        self.header_bytes = get_format(layout.format).header_bytes(layout)
+        self._check_rows: bool | None = None  # while rows are tried: check each of them, or none
         self.spill_held: Callable[[], None] = lambda: None  # units that wait for their place
-        self.room = Room(
-            job.memory,
-            job.workers,
+        self.room = MemoryShare(
+            self.memory,
+            job.budget.wanted,
             self._whole_factor(),
-            UNBROKEN_FACTORS[encoding.kind],
+            family_of(encoding).unbroken_factor,
             self._make_room,
         )
-
-    @property
-    def stats(self) -> EncoderStats:
-        return self.encoder.stats
 
     # --- encoding ----------------------------------------------------------------------------
 
     def encode_segment(
-        self,
-        source: Source,
-        segment: Segment,
-        skip: Container[int],
-        aside: Aside,
-        progress: Progress,
-        stop_row: int | None = None,
+        self, work: EncodeTask, progress: ReportActivity, stop_row: int | None = None
     ) -> Iterator[EncodedUnit]:
-        """The segment's units in order, those in `skip` left out, the rows in `aside` set aside.
-
-        It ends before `stop_row`, as the segment counts rows.
-        """
+        """The segment's units in order. It ends before `stop_row`, as the segment counts rows."""
+        source, skip = work.source, work.skip
         refuse_changed(source)
-        building = _Building(self, source, segment, 0, aside)
+        building = _UnitBuilder(self, work, 0)
+        here = not kind_named(source.kind).cuts_documents
 
         def alive() -> None:
-            progress(Doing("read", building.part))
+            progress(Activity("read", building.part))
 
-        for batch in read_segment(source, segment, self.settings.reading, aside, alive, self.room):
+        for batch in read_segment(
+            source, work.segment, self.settings.reading, work.aside, alive, self.room
+        ):
             if stop_row is not None:
                 if batch.first_row >= stop_row:
                     break
@@ -148,7 +169,6 @@ class UnitWorker:
                 building = building.successor()
             encode = building.part not in skip
             if encode:
-                here = source.kind != "text"
                 progress(_doing("encode", building.part, batch, here))
             building.add(batch, encode=encode)
             progress(_doing("read", building.part, batch))
@@ -156,43 +176,40 @@ class UnitWorker:
         if building.part not in skip:
             yield building.finish(last=True)
 
-    def read(
-        self, source: Source, segment: Segment, part: int, aside: Aside, progress: Progress
-    ) -> Iterator[Batch]:
-        """The segment's batches, for `try_rows`, with a sign of life for each."""
-        reading = Doing("read", part)
-        progress(reading)
-        for batch in read_segment(
-            source, segment, self.settings.reading, aside, lambda: progress(reading), whole=True
-        ):
-            yield batch
-            progress(reading)
-
-    def try_rows(
-        self, source: Source, part: int, batch: Batch, rows: range, check: bool, progress: Progress
-    ) -> None:
+    def try_rows(self, wanted: TryRows, progress: ReportActivity) -> None:
         """Encode rows one by one and throw the result away: does one of them end this process?"""
-        packer = Packer(self.settings, source.number)
-        for index in (i for i, row in enumerate(batch.rows.tolist()) if row in rows):
-            one = batch.document(index)
-            progress(_doing("encode", part, one))
-            self._credit = CHECK_BYTES if check else NO_CHECKS
-            self.encode_batch(source, one, packer)
-        self._credit = 0
-        self.relieve_memory()
+        work, rows = wanted.work, range(wanted.first_row, wanted.stop_row)
+
+        def alive() -> None:
+            progress(Activity("read", wanted.part))
+
+        alive()
+        for batch in read_segment(
+            work.source, work.segment, self.settings.reading, work.aside, alive, whole=True
+        ):
+            if batch.first_row >= rows.stop:
+                break
+            packer = Packer(self.settings, work.source.number)
+            for index in (i for i, row in enumerate(batch.rows.tolist()) if row in rows):
+                one = batch.document(index)
+                progress(_doing("encode", wanted.part, one))
+                self._check_rows = wanted.check
+                self.encode_batch(work.source, one, packer)
+                self._check_rows = None
+            alive()
 
     def encode_batch(self, source: Source, batch: Batch, packer: Packer) -> int:
         """Encode one batch into the packer; returns how many special strings it held."""
+        place = 0
+        if len(batch.positions):
+            place = int(document_hash(CHECK_SEED, source.number, batch.positions[:1])[0])
         try:
-            ids, offsets = self.encoder.encode(batch.texts)
-            if self.job.encoder_check and self.encoder.is_fast:
-                self._check(source, batch, ids, offsets)
+            ids, offsets = self.session.encode(batch.texts, place, check=self._check_rows)
         except TokenmillError as error:
             if len(batch.rows):
-                error.message = (
-                    f"{source.name}: in the {len(batch.rows)} rows at position "
-                    f"{int(batch.positions[0])}: {error.message}"
-                )
+                first = int(batch.positions[0])
+                error.located(f"in the {len(batch.rows)} rows at position {first}")
+                error.located(source.name)
             raise
         if batch.fragment is not None:
             row, position = int(batch.rows[0]), int(batch.positions[0])
@@ -201,53 +218,20 @@ class UnitWorker:
             packer.add(ids, offsets, batch.positions, batch.rows)
         return count_strings(batch.texts, self.specials)
 
-    def _check(self, source: Source, batch: Batch, ids: U32, offsets: I64) -> None:
-        """Encode whole documents again with the reference: one byte in CHECK_SHARE.
-
-        A hash says where in the batch to begin. A long document may overdraw the credit, and is
-        paid off by the text that follows.
-        """
-        self._credit = min(CHECK_BYTES, self._credit + batch.texts.size // CHECK_SHARE)
-        if self._credit <= 0 or batch.texts.documents == 0:
-            return
-        lengths, count = batch.texts.lengths, batch.texts.documents
-        begin = int(document_hash(CHECK_SEED, source.number, batch.positions[:1])[0] % count)
-        for index in itertools.chain(range(begin, count), range(begin)):
-            if 0 < lengths[index] <= BATCH_BYTES:
-                checked = self.encoder.check(batch.texts, ids, offsets, index, 4 * CHECK_BYTES)
-                self._credit -= checked
-            if self._credit <= 0:
-                break
-
     # --- memory ------------------------------------------------------------------------------
-
-    def relieve_memory(self) -> None:
-        """Drop the encoder's cache of words when this process has used its share.
-
-        Only when it has grown since: where the share is small, what remains after dropping may
-        be over it, and dropping again and again would help nobody.
-        """
-        used = resident_bytes()
-        if used > self.job.memory - HEADROOM_BYTES and used > self._after_reopening + REOPEN_BYTES:
-            self._reopen()
-
-    def _reopen(self) -> None:
-        release_unused()
-        self.encoder.reopen()
-        self.reopened += 1
-        self._after_reopening = resident_bytes()
 
     def _make_room(self, need: int) -> None:
         """Before something large is held: whatever else takes memory goes."""
-        if resident_bytes() + need > self.job.memory - REOPEN_BYTES:
+        if resident_bytes() + need > self.memory - REOPEN_BYTES:
             self.spill_held()
-            self._reopen()
+            self.session.drop_cache()
 
     def _whole_factor(self) -> int:
         """Memory for each byte of a document that is encoded whole."""
-        if self.encoder.is_fast or self.job.encoding.cuttable:
+        reference_may = not self.session.encoder.is_fast or self.job.run.encoder_check == "all"
+        if self.job.encoding.cuttable or not reference_may:
             return WORDS_FACTOR
-        return REFERENCE_FACTORS[self.job.encoding.kind]
+        return family_of(self.job.encoding).reference_factor
 
     def take_room(self, source: Source, batch: Batch) -> None:
         """Room to encode a long document, or a part of one that has no place to be cut."""
@@ -271,11 +255,9 @@ class UnitWorker:
     def place(self, encoded: EncodedUnit, before: State) -> UnitRecord:
         """Write a unit's pieces where `before` says; returns the record for the journal."""
         encoded = self._within_limits(encoded, before)
-        if encoded.bad and self.job.on_bad_row == "stop":  # not before: a limit might spare it
-            origin, bad = encoded.origin, encoded.bad[0]
-            line = bad.line + origin.first_line if bad.line >= 0 else -1
-            where = bad._replace(row=bad.row + origin.first_row, line=line)
-            raise bad_row_error(origin.source, origin.segment, where, self.settings.reading)
+        work, summary = encoded.work, encoded.summary
+        if encoded.bad and self.job.run.on_bad_row == "stop":  # not before: a limit might spare it
+            self.stop_at(encoded.bad[0], work)
         pieces: list[PieceRecord] = []
         streams = []
         for rule, name, state, packed in zip(
@@ -287,7 +269,7 @@ class UnitWorker:
             for piece in laid:
                 pieces.append(
                     self._write(
-                        token_file(piece.split, piece.file),
+                        WorkingFile(piece.split, piece.file).name,
                         self.header_bytes + piece.at * itemsize,
                         packed.tokens[piece.start : piece.stop],
                     )
@@ -297,16 +279,17 @@ class UnitWorker:
                 pieces.append(self._write(f"{name}.ends", state.documents * 8, absolute))
                 runs = np.empty((len(run_starts), 3), "<u8")
                 runs[:, 0] = run_starts + state.documents
-                runs[:, 1] = encoded.summary.unit.source
+                runs[:, 1] = summary.unit.source
                 runs[:, 2] = packed.rows[run_starts] + before.rows
                 pieces.append(self._write(f"{name}.runs", state.runs * 24, runs.reshape(-1)))
             streams.append(after)
+        # Rows of the source before the segment, as far as they count for this unit; lines likewise.
+        rows, lines = before.rows - encoded.first_row, before.lines - encoded.first_line
         quarantined = b"".join(
-            quarantine_line(bad, before, encoded.origin.source.name) for bad in encoded.bad
+            _quarantine_line(bad, work.source.name, rows, lines) for bad in encoded.bad
         )
         if quarantined:
             pieces.append(self._write("quarantine", before.quarantine_bytes, quarantined))
-        summary = encoded.summary
         return UnitRecord(
             unit=summary.unit,
             last=summary.last,
@@ -322,9 +305,7 @@ class UnitWorker:
             ),
             pieces=tuple(pieces),
             set_aside=tuple(
-                AsideRecord(before.rows + bad.row, encoded.origin.first_row + bad.row, bad.reason)
-                for bad in encoded.bad
-                if bad.fatal
+                AsideRecord(rows + bad.row, bad.row, bad.reason) for bad in encoded.bad if bad.fatal
             ),
         )
 
@@ -339,16 +320,20 @@ class UnitWorker:
             return encoded
         if rows == encoded.summary.counts.rows and not any(p.open for p in encoded.packed()):
             return encoded
-        origin, part = encoded.origin, encoded.summary.unit.part
-        again = self.encode_segment(
-            origin.source,
-            origin.segment,
-            _AllBut(part),
-            origin.aside,
-            lambda _: None,
-            stop_row=origin.first_row + rows,
+        before_it = list(range(encoded.summary.unit.part))
+        work = msgspec.structs.replace(encoded.work, skip=before_it)
+        return next(self.encode_segment(work, lambda _: None, encoded.first_row + rows))
+
+    def stop_at(self, bad: BadRow, work: EncodeTask) -> NoReturn:
+        """Say where the row is in its file, also when the reader began in the middle of it."""
+        source = work.source
+        where = kind_named(source.kind).place(source, work.segment, bad, self.settings.reading)
+        kind = WorkerError if bad.fatal else BadRowError
+        raise kind(
+            f"{source.name}: {where}: {bad.reason}",
+            hint="run the same command with --on-bad-row quarantine to quarantine such rows and "
+            "go on",
         )
-        return next(again)
 
     def _write(self, file: str, offset: int, data: Buffer) -> PieceRecord:
         view = memoryview(data).cast("B")
@@ -356,25 +341,25 @@ class UnitWorker:
         return PieceRecord(file, offset, len(view), xxhash.xxh3_64_intdigest(view))
 
 
-class _AllBut(Container[int]):
-    """Every number but one."""
+def _quarantine_line(bad: BadRow, source: str, rows_before: int, lines_before: int) -> bytes:
+    """The record of a bad row in quarantine.jsonl."""
+    record: dict[str, object] = {"source": source, "row": rows_before + bad.row}
+    if bad.line >= 0:
+        record["line"] = lines_before + bad.line + 1
+    record["reason"] = bad.reason
+    record["bytes"] = base64.b64encode(bad.content).decode()
+    record["length"] = len(bad.content) if bad.length < 0 else bad.length
+    if bad.sha256:
+        record["sha256"] = bad.sha256
+    return msgspec.json.encode(record) + b"\n"
 
-    def __init__(self, number: int) -> None:
-        self.number = number
 
-    def __contains__(self, number: object) -> bool:
-        return number != self.number
-
-
-class _Building:
+class _UnitBuilder:
     """A unit under construction."""
 
-    def __init__(
-        self, worker: UnitWorker, source: Source, segment: Segment, part: int, aside: Aside
-    ) -> None:
-        self.worker, self.source, self.segment, self.part = worker, source, segment, part
-        self.aside = aside
-        self.packer = Packer(worker.settings, source.number)
+    def __init__(self, worker: UnitWorker, work: EncodeTask, part: int) -> None:
+        self.worker, self.work, self.source, self.part = worker, work, work.source, part
+        self.packer = Packer(worker.settings, work.source.number)
         self.counts = Counts()
         self.bad: list[BadRow] = []
         self.first_row = -1  # of this unit, as its batches count them
@@ -383,8 +368,8 @@ class _Building:
         self.lines = 0
         self.size = 0
 
-    def successor(self) -> _Building:
-        following = _Building(self.worker, self.source, self.segment, self.part + 1, self.aside)
+    def successor(self) -> _UnitBuilder:
+        following = _UnitBuilder(self.worker, self.work, self.part + 1)
         following.first_line = self.first_line + self.lines
         following.rows_before = self.rows_before + self.counts.rows
         return following
@@ -397,22 +382,15 @@ class _Building:
         self.lines += batch.line_count
         if not encode:
             return
-        settings = self.worker.settings
-        if batch.bad and self.worker.job.on_bad_row == "stop" and not settings.limited:
-            raise bad_row_error(self.source, self.segment, batch.bad[0], settings.reading)
-        # Rows from here on count from the unit's first row, lines likewise.
-        self.bad += [
-            bad.cut(QUARANTINE_BYTES)._replace(
-                row=bad.row - self.first_row, line=_relative(bad.line, self.first_line)
-            )
-            for bad in batch.bad
-        ]
+        worker = self.worker
+        if batch.bad and worker.job.run.on_bad_row == "stop" and not worker.settings.limited:
+            worker.stop_at(batch.bad[0], self.work)
+        self.bad += [bad.cut(QUARANTINE_BYTES) for bad in batch.bad]
         self.counts.quarantined += len(batch.bad)
         self.counts.text_bytes += batch.texts.size
-        batch = batch._replace(rows=batch.rows - self.first_row)
-        self.worker.take_room(self.source, batch)
-        self.counts.special_strings += self.worker.encode_batch(self.source, batch, self.packer)
-        self.worker.relieve_memory()
+        batch = batch._replace(rows=batch.rows - self.first_row)  # from here on, of the unit
+        worker.take_room(self.source, batch)
+        self.counts.special_strings += worker.encode_batch(self.source, batch, self.packer)
 
     def finish(self, *, last: bool) -> EncodedUnit:
         packed = self.packer.finish()
@@ -424,41 +402,23 @@ class _Building:
         self.counts.tokens = sum(len(p.tokens) for p in packed)
         if not self.counts.balanced:
             raise TokenmillError(f"{self.source.name}: rows do not add up: {self.counts}")
-        unit = UnitId(self.source.number, self.segment.number, self.part)
+        unit = UnitId(self.source.number, self.work.segment.number, self.part)
         streams = tuple(StreamCounts.of(p) for p in packed)
         return EncodedUnit(
             UnitSummary(unit, last, self.rows_before, self.lines, self.counts, streams),
             packed,
             self.bad,
-            Origin(self.source, self.segment, self.aside, max(0, self.first_row), self.first_line),
+            self.work,
+            max(0, self.first_row),
+            self.first_line,
         )
 
 
 def _doing(
     step: Literal["read", "encode"], part: int, batch: Batch, row_is_here: bool = True
-) -> Doing:
+) -> Activity:
     """`row_is_here`: a piece's document is in this segment only, and can be tried as a whole."""
     rows = batch.row_count
     if batch.fragment is not None:
         rows = int(row_is_here)
-    return Doing(step, part, batch.first_row, rows, batch.size)
-
-
-def _relative(line: int, first: int) -> int:
-    return line - first if line >= 0 else -1
-
-
-def stream_name(splits: tuple[str, ...]) -> str:
-    return splits[0] if len(splits) == 1 else "all"
-
-
-def token_file(split: str, number: int) -> str:
-    """A token file's name while it grows."""
-    return f"tokens-{split}-{number:06d}"
-
-
-def release_unused() -> None:
-    """Give back what Arrow keeps of memory that it does not use any more."""
-    import pyarrow
-
-    pyarrow.default_memory_pool().release_unused()
+    return Activity(step, part, batch.first_row, rows, batch.size)

@@ -1,6 +1,10 @@
-"""One file per trainer's format; this is the registry."""
+"""Formats: one file per trainer's format; this is the registry.
 
-from tokenmill.config import PlanSettings
+Input: tokens, the ends of documents, and counts.
+Does: knows the names, headers, indexes, defaults and limits of a trainer's files.
+Output: buffers of bytes; a format never touches the disk.
+"""
+
 from tokenmill.errors import UsageError
 from tokenmill.formats.base import Format
 from tokenmill.formats.build_nanogpt import BUILD_NANOGPT
@@ -15,24 +19,39 @@ from tokenmill.formats.modded import MODDED
 from tokenmill.formats.nanogpt import NANOGPT
 from tokenmill.formats.olmo import OLMO
 from tokenmill.formats.parquet import PARQUET
+from tokenmill.settings import Layout, PlanSettings
+from tokenmill.system.plugins import added
 
 PLAIN = (NANOGPT, LLMC, MODDED, BUILD_NANOGPT, MEGATRON, DATATROVE, OLMO, FLAT)
 FRAMED = (MDS, LITDATA, HF, PARQUET)
 FORMATS: dict[str, Format] = {format.name: format for format in (*PLAIN, *FRAMED)}
+FORMATS_GROUP = "tokenmill.formats"  # entry points by which another package adds a format
 
 
 def get_format(name: str) -> Format:
-    try:
+    if name in FORMATS:
         return FORMATS[name]
-    except KeyError:
-        raise UsageError(f"unknown format {name!r}", hint=f"known: {', '.join(FORMATS)}") from None
+    others: dict[str, Format] = {one.name: one for one in added(FORMATS_GROUP, Format)}
+    if name in others:
+        return others[name]
+    known = ", ".join([*FORMATS, *others])
+    raise UsageError(f"unknown format {name!r}", hint=f"known: {known}")
 
 
-def copies_of(settings: PlanSettings) -> list[PlanSettings]:
-    """Every copy of the tokens that a job writes: one for each format, and where the first is
-    framed the bare stream besides, which lies there until the end."""
-    framed = get_format(settings.format).framed
-    return [settings, *settings.layouts] if framed else list(settings.layouts)
+def is_format(name: str) -> bool:
+    """Whether a format has this name; a package that is broken has none."""
+    try:
+        get_format(name)
+    except UsageError:
+        return False
+    return True
 
 
-__all__ = ["FORMATS", "Format", "copies_of", "get_format"]
+def copies_of(settings: PlanSettings) -> list[Layout]:
+    """Every copy of the tokens that a job writes: one for each format, and one more if the first
+    format is framed, because the bare stream is kept until the end."""
+    framed = get_format(settings.first.format).framed
+    return [settings.first, *settings.layouts] if framed else list(settings.layouts)
+
+
+__all__ = ["FORMATS", "Format", "copies_of", "get_format", "is_format"]

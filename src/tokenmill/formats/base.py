@@ -10,32 +10,31 @@ Formats write nothing themselves: they turn a shard into buffers, and others put
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.config import Cut, Dtype, Eot, PlanSettings
 from tokenmill.errors import VerificationError
+from tokenmill.settings import Cut, Dtype, Eot, Layout, PlanSettings
+from tokenmill.texts import I64
 
 Array = npt.NDArray[Any]
-I64 = npt.NDArray[np.int64]
-Buffers = Iterable[Any]  # bytes, memoryviews, arrays
-Info = dict[str, Any]  # what a format notes of a shard for its files of the whole
+Info = dict[str, Any]  # what a format notes of a shard for its files of the whole dataset
+Buffers = Iterable[Any]  # bytes, memoryviews, arrays; a generator may return an Info
 DEFAULT_SHARD_TOKENS = 100_000_000
+MAX_OFFSET = 2**32 - 4096  # of uint32, less what a file's header ever takes
 
 
 class Shard(Protocol):
-    """One token file to be: tokens [first_token, first_token + tokens) of a stream."""
+    """One token file to be."""
 
     settings: PlanSettings
-    split: str
-    number: int  # in its split, from 0
-    of: int  # as many shards has the split
-    first_token: int
+    layout: Layout
     tokens: int
     first_document: int
     documents: int
@@ -54,27 +53,28 @@ class Shard(Protocol):
         """Names of sources, and source and row of each document, in step with `lengths`."""
 
 
-class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """A shard that is written."""
+class MadeFile(NamedTuple):
+    """A complete file in the work folder: length and digest of each piece, in order."""
 
-    path: str
-    split: str
-    tokens: int
-    documents: int
-    size: int
-    info: Info = {}
+    working: str  # '' where it is somebody else's and stays where it is
+    pieces: npt.NDArray[np.uint64]
+    info: Info
+
+    @property
+    def size(self) -> int:
+        return int(self.pieces[:, 0].sum())
 
 
-class Whole(msgspec.Struct, frozen=True, kw_only=True):
-    """A dataset whose shards are all written."""
-
-    settings: PlanSettings
-    fingerprint: str
-    shards: list[Done]
-
-    def splits(self) -> Iterator[tuple[str, list[Done]]]:
-        for split in dict.fromkeys(done.split for done in self.shards):
-            yield split, [done for done in self.shards if done.split == split]
+# The shards of each split, with the file that each has become.
+MadeShards = dict[str, list[tuple[Shard, MadeFile]]]
+# The name of a token file, from its split, its number from 0, and how many the split has.
+FileName = Callable[[Layout, str, int, int], str]
+# Of a folder and a token file in it.
+LoadLines = Callable[[PlanSettings, Layout, str, str], list[str]]
+MEMMAP_LINES = (
+    "import numpy as np",
+    "tokens = np.memmap({path!r}, dtype=np.{dtype}, mode='r')",
+)
 
 
 class Slices(Protocol):
@@ -87,77 +87,143 @@ def narrow(vocab_size: int) -> Dtype:
     return "uint16" if vocab_size <= 1 << 16 else "uint32"
 
 
-def nothing(settings: PlanSettings) -> None:
-    """A format without rules of its own."""
+def itemsize(layout: Layout) -> int:
+    return np.dtype(layout.dtype).itemsize
 
 
-def itemsize(settings: PlanSettings) -> int:
-    return np.dtype(settings.dtype).itemsize
+def stored_dtype(layout: Layout) -> np.dtype[Any]:
+    return np.dtype(layout.dtype).newbyteorder("<")
 
 
-def stored_dtype(settings: PlanSettings) -> np.dtype[Any]:
-    return np.dtype(settings.dtype).newbyteorder("<")
+def map_tokens(layout: Layout, path: Path, tokens: int, offset: int) -> Slices:
+    return np.memmap(path, stored_dtype(layout), mode="r", offset=offset, shape=(tokens,))
+
+
+def spans(sizes: Iterable[I64], start: int = 0) -> Iterator[tuple[I64, I64]]:
+    """Begins and ends of things that have these sizes and follow each other."""
+    for some in sizes:
+        ends = start + np.cumsum(some)
+        yield ends - some, ends
+        start += int(some.sum())
+
+
+def lines(*templates: str) -> LoadLines:
+    """Lines that name {path}, {folder}, {split}, {split_folder}, {name}, {dtype}, {itemsize}."""
+
+    def filled(settings: PlanSettings, layout: Layout, folder: str, file: str) -> list[str]:
+        return [
+            template.format(
+                path=f"{folder}/{file}",
+                folder=folder,
+                split=file.partition("/")[0],
+                split_folder=f"{folder}/{file.rpartition('/')[0]}",
+                name=layout.name,
+                dtype=layout.dtype,
+                itemsize=itemsize(layout),
+            )
+            for template in templates
+        ]
+
+    return filled
+
+
+def file_names(pattern: str, first_of_train: int = 0) -> FileName:
+    """Names by a pattern of {name}, {split}, {number}, {of}, and {packed}: '' or '.zstd'."""
+
+    def name(layout: Layout, split: str, number: int, of: int) -> str:
+        number += first_of_train if split == "train" else 0
+        packed = "" if layout.compression == "none" else f".{layout.compression}"
+        return pattern.format(name=layout.name, split=split, number=number, of=of, packed=packed)
+
+    return name
+
+
+def globs(*patterns: str) -> Callable[[Layout], tuple[str, ...]]:
+    """Patterns of {name} and {split}, for both splits."""
+    return lambda layout: tuple(
+        pattern.format(name=glob.escape(layout.name), split=split)
+        for split in ("train", "val")
+        for pattern in patterns
+    )
 
 
 class Format(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     trainer: str
     files: str  # its names in words, for people
-    eot: Eot
-    cut: Cut
-    val: str
-    sharded: bool
+    eot: Eot = "append"
+    cut: Cut = "document"
+    val: str = "0.0005"
+    sharded: bool = True
     named: bool = True  # whether --name is part of its files' names
     shard_tokens: int = DEFAULT_SHARD_TOKENS
     framed: bool = False
-    keeps_documents: bool = False  # its files say where documents begin: none may be cut in two
     compressible: bool = False
     dtype: Callable[[int], Dtype] = narrow  # of a vocabulary, where the user does not say
-    check: Callable[[PlanSettings], None] = nothing  # raises what the trainer would stumble over
-    header_bytes: Callable[[PlanSettings], int] = lambda settings: 0
-    header: Callable[[PlanSettings, int], bytes] = lambda settings, tokens: b""
-    file_name: Callable[[PlanSettings, str, int, int], str]  # split, number from 0, how many
-    trainer_glob: Callable[[PlanSettings], tuple[str, ...]]  # what the trainer would pick up
-    load_lines: Callable[[PlanSettings, str, str], list[str]]  # folder, file: how to read it
-    max_shard_tokens: Callable[[PlanSettings], int | None] = lambda settings: None
+    # Raises what the trainer would stumble over.
+    check: Callable[[PlanSettings, Layout], None] = lambda settings, layout: None
+    # As long for any number of tokens: these are in their place before they are counted.
+    header: Callable[[Layout, int], bytes] = lambda layout, tokens: b""
+    file_name: FileName
+    trainer_glob: Callable[[Layout], tuple[str, ...]]  # what the trainer would pick up
+    load_lines: LoadLines  # how to read it
+    max_shard_tokens: Callable[[Layout], int | None] = lambda layout: None
     min_shard_tokens: int = 0  # a shorter file makes the trainer fail; 0: it does not
     min_train_shards: int = 1
     max_document_tokens: int | None = None
     max_documents: int | None = None  # in one file
     max_bytes: int | None = None  # of a file with what frames its documents: split before
-    document_bytes: Callable[[PlanSettings, I64], I64] = lambda settings, lengths: (
-        lengths * itemsize(settings)
+    document_bytes: Callable[[Layout, I64], I64] = lambda layout, lengths: (
+        lengths * itemsize(layout)
     )
     # Buffers of a framed token file; what the generator returns is kept for `whole`.
-    write: Callable[[Shard], Generator[Any, None, Info]] | None = None
-    sidecars: Callable[[Shard], Iterator[tuple[str, Buffers]]] = lambda shard: iter(())
-    whole: Callable[[Whole], Iterator[tuple[str, bytes]]] = lambda whole: iter(())
-    read: Callable[[PlanSettings, Path, int], Slices] | None = None
+    write: Callable[[Shard], Generator[Any, None, Info | None]] | None = None
+    sidecars: Callable[[Shard], Iterable[tuple[str, Buffers]]] = lambda shard: ()
+    # With the fingerprint of the plan: files about all shards.
+    whole: Callable[[PlanSettings, Layout, str, MadeShards], Iterator[tuple[str, bytes]]] = (
+        lambda settings, layout, fingerprint, shards: iter(())
+    )
+    read: Callable[[Layout, Path, int], Slices] | None = None
     # Folder, name: whether a file that is not ours is a true copy that the trainer made of one.
     is_copy: Callable[[Path, str], bool] = lambda folder, name: False
 
-    def open_tokens(self, settings: PlanSettings, path: Path, tokens: int) -> Slices:
+    @property
+    def keeps_documents(self) -> bool:
+        """Whether its files say where documents begin: then none may be cut in two."""
+        return self.cut == "document"
+
+    def header_bytes(self, layout: Layout) -> int:
+        return len(self.header(layout, 0))
+
+    def open_tokens(self, layout: Layout, path: Path, tokens: int) -> Slices:
         """The tokens of a file that is as long as it should be."""
         if self.read is not None:
-            return self.read(settings, path, tokens)
-        mapped: Slices = np.memmap(
-            path,
-            mode="r",
-            dtype=stored_dtype(settings),
-            offset=self.header_bytes(settings),
-            shape=(tokens,),
-        )
-        return mapped
+            return self.read(layout, path, tokens)
+        return map_tokens(layout, path, tokens, self.header_bytes(layout))
 
 
-class Pieces:
-    """Tokens that lie in a file piece by piece: `ends` counts tokens, `piece(i)` reads one."""
+class TokenPieces:
+    """The tokens of a file that holds them in pieces, of which `piece(i)` reads one."""
 
-    def __init__(self, ends: I64, piece: Callable[[int], Array], dtype: np.dtype[Any]) -> None:
-        self.ends, self.piece, self.dtype = ends, piece, dtype
+    def __init__(
+        self,
+        layout: Layout,
+        path: Path,
+        tokens: int,
+        lengths: npt.ArrayLike,
+        piece: Callable[[int], Slices],
+    ) -> None:
+        self.ends = np.cumsum(np.asarray(lengths, np.int64))
+        self.piece, self.tokens = piece, int(self.ends[-1]) if len(self.ends) else 0
+        self.dtype = stored_dtype(layout)
+        if self.tokens != tokens:
+            raise VerificationError(
+                f"{path}: holds {self.tokens} tokens, should hold {tokens}",
+                hint="`tokenmill verify` tells what is damaged",
+            )
 
     def __getitem__(self, part: slice) -> Array:
-        start, stop, _ = part.indices(int(self.ends[-1]) if len(self.ends) else 0)
+        start, stop, _ = part.indices(self.tokens)
         if start >= stop:
             return np.zeros(0, self.dtype)
         first = int(np.searchsorted(self.ends, start, side="right"))
@@ -168,11 +234,3 @@ class Pieces:
             found.append(self.piece(number)[max(0, start - begin) : stop - begin])
         # Tokens may begin at any byte of a file; only what is asked for is moved to its place.
         return np.require(found[0], requirements="A") if len(found) == 1 else np.concatenate(found)
-
-
-def refuse_shape(path: Path, found: int, expected: int) -> None:
-    if found != expected:
-        raise VerificationError(
-            f"{path}: holds {found} tokens, should hold {expected}",
-            hint="`tokenmill verify` tells what is damaged",
-        )

@@ -7,16 +7,15 @@ well.
 
 from __future__ import annotations
 
-import glob
 import io
 
 import numpy as np
 
-from tokenmill.config import PlanSettings
 from tokenmill.errors import TokenmillError, UsageError
-from tokenmill.formats.base import Format, stored_dtype
+from tokenmill.formats import base
+from tokenmill.settings import Layout, PlanSettings
 
-HEADER_BYTES = 128  # what numpy writes before a one-dimensional array of any length
+NPY_HEADER_BYTES = 128  # what numpy writes before a one-dimensional array of any length
 
 
 def npy_header(dtype: np.dtype[np.generic], count: int) -> bytes:
@@ -25,45 +24,37 @@ def npy_header(dtype: np.dtype[np.generic], count: int) -> bytes:
     described = {"descr": dtype.str, "fortran_order": False, "shape": (count,)}
     np.lib.format.write_array_header_1_0(out, described)
     header = out.getvalue()
-    if len(header) != HEADER_BYTES:
-        raise TokenmillError(f"numpy writes a header of {len(header)} bytes, not {HEADER_BYTES}")
+    if len(header) != NPY_HEADER_BYTES:
+        raise TokenmillError(
+            f"numpy writes a header of {len(header)} bytes, not {NPY_HEADER_BYTES}"
+        )
     return header
 
 
-def _check(settings: PlanSettings) -> None:
+def _check(settings: PlanSettings, layout: Layout) -> None:
     for split, other in (("train", "val"), ("val", "train")):
-        if split in settings.name:
+        if split in layout.name:
             raise UsageError(
-                f"--name {settings.name!r}: build-nanogpt takes every file whose name holds "
+                f"--name {layout.name!r}: build-nanogpt takes every file whose name holds "
                 f"{split!r} for {split}, so also the {other} shards",
                 hint="give another --name",
             )
 
 
-def _load_lines(settings: PlanSettings, directory: str, file: str) -> list[str]:
-    return [
-        f"# build-nanogpt's train_gpt2.py, class DataLoaderLite: data_root = {directory!r}",
-        "import numpy as np",
-        f"tokens = np.load({directory + '/' + file!r}, mmap_mode='r')",
-    ]
-
-
-BUILD_NANOGPT = Format(
+BUILD_NANOGPT = base.Format(
     name="build-nanogpt",
     trainer="build-nanogpt",
     files="`NAME_val_000000.npy`, `NAME_train_000001.npy` ...",
     eot="prepend",
     cut="exact",
     val="shard",
-    sharded=True,
     check=_check,
-    header_bytes=lambda settings: HEADER_BYTES,
-    header=lambda settings, tokens: npy_header(stored_dtype(settings), tokens),
-    file_name=lambda settings, split, number, of: (
-        f"{settings.name}_{split}_{number + (split == 'train'):06d}.npy"
+    header=lambda layout, tokens: npy_header(base.stored_dtype(layout), tokens),
+    file_name=base.file_names("{name}_{split}_{number:06d}.npy", first_of_train=1),
+    trainer_glob=base.globs("{name}_{split}_*.npy"),
+    load_lines=base.lines(
+        "# build-nanogpt's train_gpt2.py, class DataLoaderLite: data_root = {folder!r}",
+        "import numpy as np",
+        "tokens = np.load({path!r}, mmap_mode='r')",
     ),
-    trainer_glob=lambda settings: tuple(
-        f"{glob.escape(settings.name)}_{split}_*.npy" for split in ("train", "val")
-    ),
-    load_lines=_load_lines,
 )

@@ -7,82 +7,49 @@ folder is read whole, so each split has its own.
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Iterator
 
-import numpy as np
-
-from tokenmill.config import PlanSettings
-from tokenmill.formats.base import Buffers, Format, Shard, Whole, itemsize
+from tokenmill.formats import base
+from tokenmill.settings import Layout, PlanSettings
 
 
-def _name(settings: PlanSettings, split: str, number: int, of: int) -> str:
-    return f"{split}/{number:03d}_{settings.name}.ds"
-
-
-def _index(shard: Shard) -> Iterator[bytes]:
-    at = 0
-    for lengths in shard.lengths():
-        ends = at + np.cumsum(lengths)
-        at = int(ends[-1]) if len(ends) else at
-        yield ends.astype("<u8").tobytes()
-
-
-def _metadata(settings: PlanSettings, tokens: int) -> bytes:
-    lines = (f"{settings.tokenizer}|{itemsize(settings)}", str(tokens), metric(tokens))
+def _metadata(settings: PlanSettings, layout: Layout, tokens: int) -> bytes:
+    lines = (f"{settings.tokenizer}|{base.itemsize(layout)}", str(tokens), metric(tokens))
     return "\n".join(lines).encode()
 
 
 def metric(number: int) -> str:
     """As `humanize.metric(number, unit="T")` writes it: three digits and a prefix."""
-    if number == 0:
-        return "0.00 T"
-    exponent = len(str(number)) - 1
-    if exponent >= 33:
-        return f"{number:.2e}T"
-    value = number / 10 ** (exponent // 3 * 3)
-    digits = 2 - exponent % 3
-    prefix = " kMGTPEZYRQ"[exponent // 3].strip()
-    return f"{value:.{digits}f} {prefix}T"
+    thousands, digits = divmod(len(str(number)) - 1, 3)
+    prefix = " kMGTPEZYRQ"[thousands].strip()
+    return f"{number / 1000**thousands:.{2 - digits}f} {prefix}T"
 
 
-def _sidecars(shard: Shard) -> Iterator[tuple[str, Buffers]]:
-    yield f"{shard.path}.index", _index(shard)
-    yield f"{shard.path}.metadata", [_metadata(shard.settings, shard.tokens)]
+def _sidecars(shard: base.Shard) -> Iterator[tuple[str, base.Buffers]]:
+    yield f"{shard.path}.index", (ends.astype("<u8") for _, ends in base.spans(shard.lengths()))
+    yield f"{shard.path}.metadata", [_metadata(shard.settings, shard.layout, shard.tokens)]
 
 
-def _whole(whole: Whole) -> Iterator[tuple[str, bytes]]:
-    for split, shards in whole.splits():
-        total = sum(shard.tokens for shard in shards)
-        yield f"{split}/{whole.settings.name}.ds.metadata", _metadata(whole.settings, total)
+def _whole(
+    settings: PlanSettings, layout: Layout, _: str, made: base.MadeShards
+) -> Iterator[tuple[str, bytes]]:
+    for split, shards in made.items():
+        total = sum(shard.tokens for shard, _ in shards)
+        yield f"{split}/{layout.name}.ds.metadata", _metadata(settings, layout, total)
 
 
-def _load_lines(settings: PlanSettings, directory: str, file: str) -> list[str]:
-    folder = f"{directory}/{file.rpartition('/')[0]}"
-    return [
-        f"# nanotron: dataset_folder: {folder}",
-        "from datatrove.utils.dataset import DatatroveFolderDataset",
-        f"dataset = DatatroveFolderDataset({folder!r}, seq_len=2048, "
-        f"filename_pattern='*.ds', token_size={itemsize(settings)})",
-    ]
-
-
-DATATROVE = Format(
+DATATROVE = base.Format(
     name="datatrove",
     trainer="nanotron (datatrove)",
     files="`train/000_NAME.ds`, `.ds.index`, `.ds.metadata`",
-    eot="append",
-    cut="document",
-    val="0.0005",
-    sharded=True,
-    keeps_documents=True,
-    file_name=_name,
-    trainer_glob=lambda settings: tuple(
-        f"{split}/*{glob.escape('.ds')}{suffix}"
-        for split in ("train", "val")
-        for suffix in ("", ".index")
+    file_name=base.file_names("{split}/{number:03d}_{name}.ds"),
+    trainer_glob=base.globs("{split}/*.ds", "{split}/*.ds.index"),
+    load_lines=base.lines(
+        "# nanotron: dataset_folder: {split_folder}",
+        "from datatrove.utils.dataset import DatatroveFolderDataset",
+        "dataset = DatatroveFolderDataset({split_folder!r}, seq_len=2048, "
+        "filename_pattern='*.ds', token_size={itemsize})",
     ),
-    load_lines=_load_lines,
     sidecars=_sidecars,
     whole=_whole,
 )

@@ -12,106 +12,76 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from tokenmill.config import PlanSettings
 from tokenmill.errors import VerificationError
-from tokenmill.formats.base import (
-    I64,
-    Format,
-    Info,
-    Shard,
-    Slices,
-    Whole,
-    itemsize,
-    stored_dtype,
-)
+from tokenmill.formats import base
+from tokenmill.settings import Layout, PlanSettings
 
 CODES = {"uint16": 5, "uint32": 6}  # of numpy's types, as litdata numbers them
 CHUNK_BYTES = 1 << 26
 SPEC = '[1, {"type": null, "context": null, "children_spec": []}]'
-HEADER_BYTES = 4096
 
 
-def _document_bytes(settings: PlanSettings, lengths: I64) -> I64:
-    return 4 + lengths * itemsize(settings)
-
-
-def _write(shard: Shard) -> Generator[Any, None, Info]:
-    at = 4 * (shard.documents + 2)
+def _write(shard: base.Shard) -> Generator[base.Array, None, None]:
+    at, size = 4 * (shard.documents + 2), base.itemsize(shard.layout)
     yield np.array([shard.documents, at], "<u4")
-    for lengths in shard.lengths():
-        ends = at + np.cumsum(lengths * itemsize(shard.settings))
-        at = int(ends[-1])
+    for _, ends in base.spans((lengths * size for lengths in shard.lengths()), at):
         yield ends.astype("<u4")
     for tokens, _ in shard.blocks():
         yield tokens
-    return {}
 
 
-def _whole(whole: Whole) -> Iterator[tuple[str, bytes]]:
-    settings = whole.settings
+def _whole(
+    settings: PlanSettings, layout: Layout, _: str, made: base.MadeShards
+) -> Iterator[tuple[str, bytes]]:
     config = {
         "chunk_bytes": CHUNK_BYTES,
         "chunk_size": None,
         "compression": None,
-        "data_format": [f"no_header_numpy:{CODES[settings.dtype]}"],
+        "data_format": [f"no_header_numpy:{CODES[layout.dtype]}"],
         "data_spec": SPEC,
         "encryption": None,
         "item_loader": "TokensLoader",
     }
-    for split, shards in whole.splits():
+    for split, shards in made.items():
         chunks = [
             {
-                "chunk_bytes": done.size,
-                "chunk_size": done.documents,
-                "dim": done.tokens,
-                "filename": done.path.rpartition("/")[2],
+                "chunk_bytes": file.size,
+                "chunk_size": shard.documents,
+                "dim": shard.tokens,
+                "filename": shard.path.rpartition("/")[2],
             }
-            for done in shards
+            for shard, file in shards
         ]
         index = {"chunks": chunks, "config": config, "updated_at": "0.0"}
         yield f"{split}/index.json", json.dumps(index, sort_keys=True).encode()
 
 
-def _read(settings: PlanSettings, path: Path, tokens: int) -> Slices:
+def _read(layout: Layout, path: Path, tokens: int) -> base.Slices:
     items = int(np.fromfile(path, "<u4", 1)[0])
-    dtype, offset = stored_dtype(settings), 4 * (items + 2)
-    if path.stat().st_size != offset + tokens * dtype.itemsize:
+    offset = 4 * (items + 2)
+    if path.stat().st_size != offset + tokens * base.itemsize(layout):
         raise VerificationError(f"{path}: not a chunk of {tokens} tokens")
-    mapped: Slices = np.memmap(path, dtype, mode="r", offset=offset, shape=(tokens,))
-    return mapped
+    return base.map_tokens(layout, path, tokens, offset)
 
 
-def _load_lines(settings: PlanSettings, directory: str, file: str) -> list[str]:
-    return [
-        "from litdata import StreamingDataset, TokensLoader",
-        f"blocks = StreamingDataset({directory + '/' + file.partition('/')[0]!r}, "
-        "item_loader=TokensLoader(block_size=2049))",
-    ]
-
-
-LITDATA = Format(
+LITDATA = base.Format(
     name="litdata",
     trainer="litgpt (litdata)",
     files="`train/chunk-0-0.bin`, `train/index.json`",
-    eot="append",
-    cut="document",
-    val="0.0005",
-    sharded=True,
     named=False,
     shard_tokens=CHUNK_BYTES // 2,
     framed=True,
-    keeps_documents=True,
-    file_name=lambda settings, split, number, of: f"{split}/chunk-0-{number}.bin",
-    trainer_glob=lambda settings: tuple(
-        f"{split}/{name}" for split in ("train", "val") for name in ("chunk-*.bin", "index.json")
+    file_name=base.file_names("{split}/chunk-0-{number}.bin"),
+    trainer_glob=base.globs("{split}/chunk-*.bin", "{split}/index.json"),
+    load_lines=base.lines(
+        "from litdata import StreamingDataset, TokensLoader",
+        "blocks = StreamingDataset({split_folder!r}, item_loader=TokensLoader(block_size=2049))",
     ),
-    load_lines=_load_lines,
-    max_bytes=2**32 - HEADER_BYTES,
-    document_bytes=_document_bytes,
+    max_bytes=base.MAX_OFFSET,
+    document_bytes=lambda layout, lengths: 4 + lengths * base.itemsize(layout),
     write=_write,
     whole=_whole,
     read=_read,

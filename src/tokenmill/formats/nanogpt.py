@@ -6,39 +6,34 @@ There is no header, so a vocabulary above 65,536 needs two lines of train.py cha
 
 from __future__ import annotations
 
-from tokenmill.config import PlanSettings
-from tokenmill.formats.base import Format
+from tokenmill.formats import base
+from tokenmill.settings import Layout, PlanSettings
 
 
-def _load_lines(settings: PlanSettings, directory: str, file: str) -> list[str]:
-    lines = [
-        "import numpy as np",
-        f"tokens = np.memmap({directory + '/' + file!r}, dtype=np.{settings.dtype}, mode='r')",
-    ]
-    if settings.dtype != "uint16":
-        lines += [
+def _load_lines(settings: PlanSettings, layout: Layout, folder: str, file: str) -> list[str]:
+    shown = base.lines(*base.MEMMAP_LINES)(settings, layout, folder, file)
+    if layout.dtype != "uint16":
+        shown += [
             "",
             f"# {settings.tokenizer} has {settings.vocab_size} ids: more than uint16 holds.",
             "# In nanoGPT's train.py, get_batch(), change the dtype of both memmaps:",
-            f"#     np.memmap(..., dtype=np.{settings.dtype}, mode='r')",
+            f"#     np.memmap(..., dtype=np.{layout.dtype}, mode='r')",
             "# and where the model is made from scratch, the vocabulary:",
             f"#     model_args['vocab_size'] = {-(-settings.vocab_size // 64) * 64}",
         ]
     elif settings.vocab_size > 50304:
-        lines += ["", f"# in nanoGPT's train.py set vocab_size >= {settings.vocab_size}"]
-    return lines
+        shown += ["", f"# in nanoGPT's train.py set vocab_size >= {settings.vocab_size}"]
+    return shown
 
 
-NANOGPT = Format(
+NANOGPT = base.Format(
     name="nanogpt",
     trainer="nanoGPT",
     files="`train.bin`, `val.bin`",
-    eot="append",
     cut="exact",
-    val="0.0005",
     sharded=False,
     named=False,
-    file_name=lambda settings, split, number, of: f"{split}.bin",
-    trainer_glob=lambda settings: ("train.bin", "val.bin"),
+    file_name=base.file_names("{split}.bin"),
+    trainer_glob=base.globs("{split}.bin"),
     load_lines=_load_lines,
 )

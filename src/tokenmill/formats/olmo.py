@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tokenmill.config import PlanSettings
-from tokenmill.formats.base import I64, Buffers, Format, Shard, narrow
+from tokenmill.formats import base
+from tokenmill.texts import I64
 
 GZIP = 31  # zlib's word for a window of 32 KiB in a gzip member
 LEVEL = 1
@@ -38,51 +38,32 @@ def _rows(names: list[str], columns: list[I64], sources: I64, rows: I64) -> byte
     quoted = pyarrow.array([_quoted(names[source]) for source in used.tolist()], pyarrow.string())
     fields = [*map(text, columns), quoted.take(pyarrow.array(which)), text(rows + 1)]
     lines = pyarrow.compute.binary_join_element_wise(*fields, ",")
-    whole = pyarrow.compute.binary_join_element_wise(lines, "", "\r\n")
-    joined = whole.buffers()
-    start, stop = (int.from_bytes(joined[1][4 * i : 4 * i + 4], "little") for i in (0, len(whole)))
-    return bytes(joined[2][start:stop])
+    whole = pyarrow.ListArray.from_arrays([0, len(lines)], lines)
+    joined = pyarrow.compute.binary_join(whole, "\r\n")[0].as_buffer()
+    return bytes(joined) + b"\r\n"
 
 
-def _csv(shard: Shard) -> Iterator[bytes]:
+def _csv(shard: base.Shard) -> Iterator[bytes]:
     packer = zlib.compressobj(LEVEL, zlib.DEFLATED, GZIP)
-    at, number = 0, shard.first_document
-    for lengths, (names, sources, rows) in zip(shard.lengths(), shard.origins(), strict=True):
-        ends = at + np.cumsum(lengths)
-        ids = np.arange(number, number + len(lengths))
-        yield packer.compress(_rows(names, [ends - lengths, ends, ids], sources, rows))
-        at, number = at + int(lengths.sum()), number + len(lengths)
+    number = shard.first_document
+    places = zip(base.spans(shard.lengths()), shard.origins(), strict=True)
+    for (begins, ends), (names, sources, rows) in places:
+        ids = np.arange(number, number + len(ends))
+        yield packer.compress(_rows(names, [begins, ends, ids], sources, rows))
+        number += len(ends)
     yield packer.flush()
 
 
-def _sidecars(shard: Shard) -> Iterator[tuple[str, Buffers]]:
-    yield shard.path.removesuffix(".npy") + ".csv.gz", _csv(shard)
-
-
-def _load_lines(settings: PlanSettings, directory: str, file: str) -> list[str]:
-    folder = f"{directory}/{file.rpartition('/')[0]}"
-    return [
-        f"# OLMo-core: paths=['{folder}/*.npy'], dtype=NumpyDatasetDType.{settings.dtype}",
-        "import numpy as np",
-        f"tokens = np.memmap({directory + '/' + file!r}, dtype=np.{settings.dtype}, mode='r')",
-    ]
-
-
-OLMO = Format(
+OLMO = base.Format(
     name="olmo",
     trainer="OLMo (dolma)",
     files="`train/part-0-00000.npy` (no header) and `.csv.gz`",
-    eot="append",
-    cut="document",
-    val="0.0005",
-    sharded=True,
     named=False,
-    keeps_documents=True,
-    dtype=narrow,
-    file_name=lambda settings, split, number, of: f"{split}/part-0-{number:05d}.npy",
-    trainer_glob=lambda settings: tuple(
-        f"{split}/*{suffix}" for split in ("train", "val") for suffix in (".npy", ".csv.gz")
+    file_name=base.file_names("{split}/part-0-{number:05d}.npy"),
+    trainer_glob=base.globs("{split}/*.npy", "{split}/*.csv.gz"),
+    load_lines=base.lines(
+        "# OLMo-core: paths=['{split_folder}/*.npy'], dtype=NumpyDatasetDType.{dtype}",
+        *base.MEMMAP_LINES,
     ),
-    load_lines=_load_lines,
-    sidecars=_sidecars,
+    sidecars=lambda shard: [(shard.path.removesuffix(".npy") + ".csv.gz", _csv(shard))],
 )

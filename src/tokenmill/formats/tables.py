@@ -7,36 +7,28 @@ from typing import Any
 
 import numpy as np
 
-from tokenmill.formats.base import I64, Array
+from tokenmill.formats import base
+from tokenmill.settings import Layout
+from tokenmill.texts import I64
 
 MAX_DOCUMENT_TOKENS = 2**31 - 1  # of a list with 32-bit offsets
 
 
-class Collector(io.RawIOBase):
-    """A file in memory whose content is taken away as it grows."""
+def ids_type(layout: Layout) -> Any:
+    import pyarrow
 
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-        self.position = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        part = bytes(data)
-        self.parts.append(part)
-        self.position += len(part)
-        return len(part)
-
-    def tell(self) -> int:
-        return self.position
-
-    def take(self) -> bytes:
-        content, self.parts = b"".join(self.parts), []
-        return content
+    return pyarrow.list_(pyarrow.from_numpy_dtype(np.dtype(layout.dtype)))
 
 
-def list_of(tokens: Array, lengths: I64) -> Any:
+def taken(sink: io.BytesIO) -> bytes:
+    """What was written to a file in memory since the last time."""
+    content = sink.getvalue()
+    sink.seek(0)
+    sink.truncate()
+    return content
+
+
+def list_of(tokens: base.Array, lengths: I64) -> Any:
     """One list for each document, over the same memory."""
     import pyarrow
 
@@ -44,7 +36,6 @@ def list_of(tokens: Array, lengths: I64) -> Any:
     return pyarrow.ListArray.from_arrays(pyarrow.array(offsets), pyarrow.array(tokens))
 
 
-def values_of(column: Any) -> Array:
+def values_of(column: Any) -> base.Array:
     """The tokens of all lists of a column, in order."""
-    found: Array = column.flatten().to_numpy(zero_copy_only=False)
-    return found
+    return np.asarray(column.flatten().to_numpy(zero_copy_only=False))

@@ -1,0 +1,98 @@
+"""The commands `export` and `import`: from one trainer's files to another's."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tokenmill.amounts import show_bytes, show_speed
+from tokenmill.cli.options import JSON, LAYOUT, TOKENIZER, command, echo_json, with_options
+
+if TYPE_CHECKING:
+    from tokenmill.output.result import Result
+
+
+@command(
+    "tokenmill export out -o out-megatron --format megatron",
+    "tokenmill export out -o both --format mds,litdata --shard-tokens 10M",
+    "tokenmill export fineweb10B -o packed --format parquet",
+    name="export",
+    short_help="Convert a finished dataset to another format.",
+)
+@click.argument("directory")
+@click.option("-o", "--output", required=True, metavar="DIR", help="Folder to write.")
+@click.option(
+    "--format", required=True, metavar="NAME[,NAME...]", help="As for `prepare`, one or several."
+)
+@with_options(*LAYOUT)
+@click.option("--overwrite", is_flag=True, help="Remove what tokenmill made in DIR before.")
+@JSON
+def export_command(directory: str, output: str, as_json: bool, **options: Any) -> None:
+    """Convert a finished dataset to another format, without encoding again.
+
+    The dataset is verified first. Documents and the validation split stay as they are; the files
+    are those that `prepare` would have written. The same command resumes.
+    """
+    from tokenmill.dataset.export import export
+
+    note = _note if not as_json else lambda text: None
+    _echo(export(directory, output, note=note, **options), as_json)
+
+
+@command(
+    "tokenmill import nanoGPT/data/openwebtext --format nanogpt",
+    "tokenmill import fineweb10B --format llmc",
+    "tokenmill import megatron_data --format megatron --tokenizer models/qwen2_5",
+    name="import",
+    short_help="Adopt token files that others made.",
+)
+@click.argument("directory")
+@click.option(
+    "--format", required=True, metavar="NAME", help="nanogpt, llmc, megatron or datatrove."
+)
+@click.option(
+    "--eot", metavar="WHERE", help="Separator: append, prepend or none.  [default: the trainer's]"
+)
+@with_options(*TOKENIZER)
+@click.option("--dtype", help="uint16 or uint32, where no header says.  [default: by the ids]")
+@click.option(
+    "--overwrite", is_flag=True, help="Start over: replace an existing manifest and index."
+)
+@JSON
+def import_command(directory: str, as_json: bool, **options: Any) -> None:
+    """Adopt existing token files: write a manifest and an index beside them.
+
+    Documents are found by their separator, or by the index that the format has, and checksums are
+    taken. Then verify, inspect, export and the loader work. The files themselves stay untouched.
+    """
+    from tokenmill.dataset.adopt import adopt
+
+    _echo(adopt(directory, **options), as_json)
+
+
+def _note(text: str) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"{text} ...", err=True)
+
+
+def _echo(result: Result, as_json: bool) -> None:
+    from tokenmill.cli import summary
+
+    if as_json:
+        echo_json(summary.result_dict(result))
+        return
+    manifest = result.manifest
+    summary.echo_files(result)
+    for split in manifest.splits:
+        click.echo(
+            f"  {split.format} {split.name}: {split.documents:,} documents, {split.tokens:,} tokens"
+        )
+    for line in summary.warning_lines(result.warnings):
+        click.echo(line)
+    if not result.already_done:
+        written = sum(file.size for file in manifest.files)
+        speed = show_speed(written / max(result.seconds, 1e-3))
+        click.echo(f"  done in {result.seconds:.1f} s ({show_bytes(written)}, {speed})")
+    summary.echo_load_lines(result)

@@ -1,0 +1,177 @@
+"""The commands that make a dataset, or say what making it would take: prepare, fineweb, plan."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tokenmill.cli.options import command, echo_json, fineweb_options, plan_options, run_options
+from tokenmill.errors import EXIT_OK, EXIT_QUARANTINED
+
+if TYPE_CHECKING:
+    from tokenmill.planning.make import Proposal
+
+_begun = False  # a job of this process is open: --overwrite has removed what it removes
+
+
+def same_command() -> str:
+    """The command as typed, but without an --overwrite that has done its work."""
+    words = ["tokenmill", *sys.argv[1:]]
+    if os.path.basename(sys.argv[0]) == "__main__.py":
+        words[:1] = [sys.orig_argv[0], "-m", "tokenmill"]
+    if _begun:
+        # It may also be the value of another option, or a file's name.
+        params = (*prepare.params, *fineweb.params)
+        values = {name for option in params for name in option.opts if _takes_value(option)}
+        end = words.index("--") if "--" in words else len(words)
+        words = [
+            word
+            for i, word in enumerate(words)
+            if word != "--overwrite" or i > end or words[i - 1] in values
+        ]
+    return shlex.join(words)
+
+
+def _takes_value(option: click.Parameter) -> bool:
+    """Whether the next word is its value, whatever that word is."""
+    return (
+        isinstance(option, click.Option)
+        and not option.is_flag
+        and not isinstance(option.flag_value, str)  # else the value may be left out
+    )
+
+
+@command(
+    "tokenmill prepare data/*.parquet -o out",
+    "tokenmill prepare a.jsonl.zst b.jsonl -o out --text-column data.text",
+    "tokenmill prepare saved_by_datasets/ -o out",
+    "tokenmill prepare data/ -o edu --format llmc --shard-tokens 100M --val shard",
+    "tokenmill prepare data/ -o out --tokenizer o200k_base --val docs:1000",
+    "tokenmill prepare data/ -o try --tokenizer models/qwen2_5 --limit-docs 1000",
+    "tokenmill prepare novels.txt -o out --text-separator '\\n\\n'",
+    "tokenmill prepare 'hf://datasets/ORG/NAME@main/data/*.parquet' -o out",
+    "tokenmill prepare s3://bucket/corpus/ https://host/more.jsonl.gz -o out",
+)
+@plan_options
+@run_options
+def prepare(inputs: tuple[str, ...], output: str, **options: Any) -> int:
+    """Turn parquet, Arrow, JSON lines and text into token files.
+
+    INPUTS are files, directories, globs or URLs (hf://, https://, s3://, gs://). The same command
+    resumes after any interruption.
+    """
+    return run_prepare(list(inputs), output, **options)
+
+
+@command(
+    "tokenmill fineweb --version 10B",
+    "tokenmill fineweb --version 10B --type classic -o fineweb10B",
+    "tokenmill fineweb --version 100B --no-keep-downloads",
+    "tokenmill fineweb --version CC-MAIN-2024-10 --format nanogpt -o data/fineweb",
+    "tokenmill fineweb --version 10B --limit-docs 10000 -o try",
+    "tokenmill fineweb --version 10B --download-only",
+    short_help="Download and tokenize FineWeb or FineWeb-Edu.",
+)
+@fineweb_options
+@run_options
+def fineweb(
+    version: str, kind: str | None, revision: str, output: str | None, **options: Any
+) -> int:
+    """Download and tokenize FineWeb or FineWeb-Edu, straight from the Hub's parquet files.
+
+    Takes every option of `prepare`. Files are named as llm.c names them.
+    """
+    from tokenmill.fineweb_parts import find_fineweb
+
+    part = find_fineweb(version, kind or "edu", revision)
+    if not options["quiet"]:
+        said = "" if kind else " (edu is the default, --type classic the other)"
+        click.echo(f"FineWeb {version}, type {kind or 'edu'}{said}: {part.input}", err=True)
+    options["name"] = options["name"] or part.name(options["format"])
+    return run_prepare([part.input], output or part.output, **options)
+
+
+def run_prepare(
+    inputs: list[str],
+    output: str,
+    *,
+    as_json: bool,
+    quiet: bool,
+    download_only: bool,
+    **options: Any,
+) -> int:
+    if not download_only:  # first of all: the encoder opens on one core, we import on the other
+        from tokenmill.engines.local.forkserver import start_fork_server
+
+        start_fork_server(**options)
+    from tokenmill import pipeline
+    from tokenmill.cli import summary
+    from tokenmill.cli.progress import LiveProgress, PlainProgress
+    from tokenmill.engines.observer import Observer
+
+    def on_plan(prepared: Proposal) -> None:
+        global _begun
+        _begun = not download_only
+        if not quiet:
+            click.echo("\n".join(summary.plan_lines_before(prepared)), err=True)
+
+    shown = Observer if quiet else LiveProgress if sys.stderr.isatty() else PlainProgress
+    with shown() as observer:
+        options |= {"observer": observer, "on_plan": on_plan}
+        if download_only:
+            fetched = pipeline.download(inputs, output, **options)
+        else:
+            result = pipeline.prepare(inputs, output, **options)
+    if download_only:
+        echo_json(fetched) if as_json else summary.echo_fetched(fetched)
+        return EXIT_OK
+    echo_json(summary.result_dict(result)) if as_json else summary.echo_summary(result)
+    return EXIT_QUARANTINED if result.manifest.counts["quarantined"] else EXIT_OK
+
+
+@command(
+    "tokenmill plan data/ -o out --format llmc",
+    "tokenmill plan data/*.jsonl.gz -o out --json",
+    "tokenmill plan data/ -o out --format llmc --min-shard-tokens 1M --no-probe",
+    short_help="Say what `prepare` would read, write, need and take.",
+)
+@plan_options
+@click.option("--no-probe", is_flag=True, help="Do not read and encode samples for two seconds.")
+def plan(
+    inputs: tuple[str, ...], output: str, as_json: bool, no_probe: bool, **options: Any
+) -> None:
+    """Show what `prepare` with the same arguments would read, write, need and take.
+
+    Writes nothing. Tokens are exact where all sources have FineWeb's column token_count and the
+    tokenizer is gpt2; else they, and the time, are estimated from a probe of two seconds.
+    """
+    from tokenmill.amounts import parse_count
+    from tokenmill.tokenizer.encoders.awkward_stand_in import use_stand_in
+
+    use_stand_in()  # this process is ours alone: the probe encodes as workers do
+    from tokenmill.cli.reports import plan_dict, plan_lines
+    from tokenmill.cli.summary import plan_lines_before
+    from tokenmill.output.recovery import refuse_output
+    from tokenmill.output.workspace import Workspace
+    from tokenmill.pipeline import propose, with_needs
+    from tokenmill.planning.estimate import make_estimate
+    from tokenmill.planning.options import make_options
+
+    least = options["min_shard_tokens"]
+    prepared = propose(list(inputs), output, make_options(options), keep_listings=False)
+    if not prepared.run.overwrite:
+        refuse_output(prepared.plan, Workspace(output))
+    prepared = with_needs(prepared)
+    estimate = make_estimate(
+        prepared,
+        probe=not no_probe,
+        min_shard_tokens=None if least is None else parse_count(least, what="--min-shard-tokens"),
+    )
+    if as_json:
+        echo_json(plan_dict(prepared, estimate))
+    else:
+        click.echo("\n".join([*plan_lines_before(prepared), *plan_lines(prepared, estimate)]))

@@ -1,0 +1,132 @@
+"""What a person sees while a job runs: a live bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from tokenmill.amounts import show_count, show_duration, show_speed
+from tokenmill.engines.observer import Observer, Snapshot
+from tokenmill.errors import safe
+
+PLAIN_SECONDS = 10.0
+
+
+class Bar(NamedTuple):
+    """How far one kind of work is."""
+
+    name: str
+    done: int
+    total: int
+    speeds: str
+    details: list[str]
+
+
+class Rates:
+    """Speeds of this run alone: what an earlier run did is not counted."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.waited: float | None = None  # seconds until a downloaded file could be encoded
+
+    def _elapsed(self) -> float:
+        return max(1e-3, time.monotonic() - self.began)
+
+    def bars(self, s: Snapshot) -> Iterator[Bar]:
+        """Downloads, if there are any; then encoding."""
+        elapsed = self._elapsed()
+        if s.fetch_total:
+            left = f"eta {show_duration(self._download_eta(s))}"
+            speed = show_speed(s.fetched_bytes / elapsed)
+            details = [left, f"{s.fetching} files at a time"]
+            yield Bar("downloading", s.fetched_bytes, s.fetch_total, speed, details)
+        if s.bytes_total:
+            speeds = f"{show_speed(s.text_bytes / elapsed)} {show_count(s.tokens / elapsed)} tok/s"
+            details = [
+                f"eta {show_duration(self.eta(s))}",
+                f"{show_count(s.tokens)} tokens",
+                f"{s.workers} workers",
+                f"{s.retries} retries",
+                f"{s.quarantined} quarantined",
+            ]
+            yield Bar("encoding", s.bytes_done, s.bytes_total, speeds, details)
+
+    def eta(self, s: Snapshot) -> float:
+        """The slower of download and encoding decides how long the rest takes."""
+        elapsed = self._elapsed()
+        done, left = s.bytes_done - s.resumed_bytes, max(0, s.bytes_total - s.bytes_done)
+        if not done:
+            return self._download_eta(s)
+        if self.waited is None:
+            self.waited = elapsed if s.fetch_total else 0.0
+        return max(left * (elapsed - self.waited) / done, self._download_eta(s))
+
+    def _download_eta(self, s: Snapshot) -> float:
+        left = max(0, s.fetch_total - s.fetched_bytes)
+        return left * self._elapsed() / s.fetched_bytes if s.fetched_bytes else 0.0
+
+
+class PlainProgress(Observer):
+    """A line now and then, for logs and pipes."""
+
+    def __init__(self) -> None:
+        self.rates = Rates()
+        self.printed = time.monotonic()
+
+    def update(self, snapshot: Snapshot) -> None:
+        if time.monotonic() - self.printed < PLAIN_SECONDS:
+            return
+        self.printed = time.monotonic()
+        for bar in self.rates.bars(snapshot):
+            if bar.name == "encoding" or bar.done < bar.total:
+                line = [f"{bar.name} {100 * bar.done / bar.total:.1f}%", bar.speeds, *bar.details]
+                print("  ".join(line), file=sys.stderr, flush=True)
+
+    def note(self, text: str) -> None:
+        print(f"note: {safe(text)}", file=sys.stderr, flush=True)
+
+
+class LiveProgress(Observer):
+    """A bar for encoding, and one above it for downloads."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+        self.console = Console(stderr=True)
+        self.rates = Rates()
+        self.progress: Any = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=None),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[speeds]}"),
+            TextColumn("{task.fields[details]}"),
+            console=self.console,
+            transient=True,
+            auto_refresh=False,
+        )
+        self.tasks: dict[str, Any] = {}
+
+    def update(self, snapshot: Snapshot) -> None:
+        self.progress.start()
+        for bar in self.rates.bars(snapshot):
+            if bar.name not in self.tasks:
+                self.tasks[bar.name] = self.progress.add_task(bar.name, speeds="", details="")
+            self.progress.update(
+                self.tasks[bar.name],
+                completed=bar.done,
+                total=bar.total,
+                speeds=bar.speeds,
+                details=" · ".join(bar.details),
+            )
+        self.progress.refresh()
+
+    def note(self, text: str) -> None:
+        from rich.markup import escape
+
+        self.console.print(f"[yellow]note:[/] {escape(safe(text))}", highlight=False)
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()

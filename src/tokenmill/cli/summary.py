@@ -1,0 +1,190 @@
+"""What `prepare` says before and after the work, for people and as JSON."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from tokenmill.amounts import show_bytes, show_duration, show_speed
+from tokenmill.errors import printable
+from tokenmill.formats import get_format
+from tokenmill.output.result import Result
+from tokenmill.pipeline import Fetched
+from tokenmill.planning.make import Proposal
+from tokenmill.settings import PlanSettings
+
+
+def plan_line(prepared: Proposal) -> str:
+    settings, sources = prepared.plan.settings, prepared.plan.sources
+    first = settings.first
+    rows = sum(source.rows for source in sources if source.rows >= 0)
+    counted = f", {rows:,} rows" if all(s.rows >= 0 for s in sources) else ""
+    skipped = f", {len(prepared.found.skipped)} skipped" if prepared.found.skipped else ""
+    workers = prepared.run.workers
+    formats = ", ".join(layout.format for layout in settings.layouts)
+    return (
+        f"plan: {len(sources)} file{'s' * (len(sources) != 1)}, "
+        f"{show_bytes(prepared.plan.input_bytes)}{counted}{skipped} -> {formats} in "
+        f"{printable(prepared.output)} ({printable(settings.tokenizer)}, {first.dtype}, "
+        f"eot {first.eot}, val {settings.val}), {workers or 'no'} worker{'s' * (workers != 1)}, "
+        f"{show_bytes(prepared.run.memory)}"
+    )
+
+
+def plan_lines_before(prepared: Proposal) -> list[str]:
+    """The plan in a line; if inputs are remote, what is downloaded and how much space it needs."""
+    revisions = [f"  {root} is commit {c}" for root, c in prepared.plan.revisions.items()]
+    needs = prepared.needs.lines() if prepared.needs is not None else []
+    decision = prepared.decision
+    slow = [] if decision.encoder == "gigatoken" else [f"encoder: {decision.line()}"]
+    return [plan_line(prepared), *revisions, *(f"  {line}" for line in (*slow, *needs))]
+
+
+def echo_fetched(fetched: Fetched) -> None:
+    here = fetched.files - fetched.fetched_files
+    already = f" ({here} were here already)" if here else ""
+    click.echo(
+        f"downloaded {fetched.fetched_files} files, {show_bytes(fetched.fetched_bytes)}, in "
+        f"{show_duration(fetched.seconds)}{already}: the same command without --download-only "
+        "goes on, also offline"
+    )
+
+
+def result_dict(result: Result) -> dict[str, Any]:
+    return {
+        "output": result.output,
+        "already_done": result.already_done,
+        "seconds": round(result.seconds, 3),
+        "counts": result.manifest.counts,
+        "splits": result.manifest.splits,
+        "files": [
+            {"path": f.path, "tokens": f.tokens, "size": f.size}
+            for f in result.manifest.files
+            if f.kind == "tokens"
+        ],
+        "warnings": result.warnings,
+        "run": result.run,
+    }
+
+
+def _left_out(settings: PlanSettings, counts: dict[str, int]) -> list[str]:
+    """Documents that are not there because the plan says so."""
+    lines = []
+    if counts["too_short"]:
+        lines.append(f"  dropped: {counts['too_short']:,} documents under --min-tokens")
+    if counts["too_long"]:
+        lines.append(f"  dropped: {counts['too_long']:,} documents over --max-tokens")
+    limits = []
+    if settings.limit_docs:
+        limits.append(f"the first {settings.limit_docs:,} documents")
+    if settings.limit_tokens:
+        limits.append(f"documents that begin before token {settings.limit_tokens:,}")
+    if limits:
+        lines.append(f"  trial: limited to {' and '.join(limits)}")
+    return lines
+
+
+def echo_files(result: Result) -> None:
+    """The token files, the first and the last of many."""
+    if result.already_done:
+        click.echo(f"{printable(result.output)}: already complete, nothing to do")
+    files = [file for file in result.manifest.files if file.kind == "tokens"]
+    shown = files if len(files) <= 6 else [*files[:3], *files[-2:]]
+    width = max([32, *(len(printable(file.path)) for file in shown)])
+    for file in shown:
+        name = printable(file.path)
+        click.echo(f"  {name:{width}} {file.tokens:>15,} tokens {file.size:>15,} bytes")
+        if len(files) > 6 and file is files[2]:
+            click.echo(f"  ... {len(files) - 5} more")
+
+
+def warning_lines(warnings: list[str]) -> list[str]:
+    return [f"  {click.style('warning', fg='yellow')}: {printable(text)}" for text in warnings]
+
+
+CHECKED_KINDS = {
+    "checked_white_space": "begin or end in white space",
+    "checked_marks": "with combining marks",
+    "checked_added": "with added tokens",
+    "checked_digits": "with digits or signs after spaces",
+    "checked_script": "of a new script",
+    "checked_other": "others",
+}
+SPECIAL_CASES = {
+    "reference_documents": "documents went to the reference encoder (newer Unicode, or added "
+    "tokens)",
+    "reference_failures": "documents that the reference cannot encode: the fast one did",
+}
+
+
+def check_line(result: Result) -> str:
+    """How many documents were encoded twice, and what kind of documents they were."""
+    run, encoder = result.run, result.run["encoder"]
+    checked = encoder["checked_documents"]
+    if run["encoder_check"] == "all":
+        # A unit that was done twice, and a document in pieces, count more than once.
+        checked = min(checked, result.manifest.counts["rows"])
+        every, who = "all ", " that this run encoded were" if run["units_resumed"] else ""
+        alone = encoder["reference_documents"]
+        more = f" ({alone:,} more were encoded by the reference alone)" if alone else ""
+    else:
+        every = who = ""
+        kinds = [f"{encoder[key]:,} {what}" for key, what in CHECKED_KINDS.items() if encoder[key]]
+        more = f" ({', '.join(kinds)})" if kinds else ""
+    what = f"{every}{checked:,} document{'s' * (checked != 1)}{who}"
+    return f"{what} encoded again by the reference, all equal{more}"
+
+
+def echo_summary(result: Result) -> None:
+    manifest, counts = result.manifest, result.manifest.counts
+    settings = manifest.settings
+    echo_files(result)
+    for split in (split for split in manifest.splits if split.format == settings.first.format):
+        click.echo(f"  {split.name + ':':6} {split.documents:,} documents, {split.tokens:,} tokens")
+    click.echo(
+        f"  rows:  {counts['rows']:,} read = {counts['documents']:,} written + "
+        f"{counts['dropped']:,} dropped + {counts['quarantined']:,} quarantined"
+        + (f" ({counts['empty']:,} empty)" if counts["empty"] else "")
+    )
+    for line in _left_out(settings, counts):
+        click.echo(line)
+    if settings.vocab_size > 1 << 16:
+        tokenizer, dtype = printable(settings.tokenizer), settings.first.dtype
+        click.echo(f"  dtype: {dtype}, since {tokenizer} does not fit uint16")
+    encoder = result.run.get("encoder", {})
+    if encoder.get("name", "gigatoken") != "gigatoken":
+        click.echo(f"  encoder: {encoder['name']}, not gigatoken: {printable(encoder['why'])}")
+    if encoder.get("checked_documents"):
+        click.echo(f"  check: {check_line(result)}")
+    for key, what in SPECIAL_CASES.items():
+        if encoder.get(key):
+            click.echo(f"  note:  {encoder[key]:,} {what}")
+    for line in warning_lines(result.warnings):
+        click.echo(line)
+    if counts["quarantined"]:
+        click.echo(f"  quarantined: {printable(result.output)}/quarantine.jsonl")
+    if not result.already_done:
+        resumed = result.run.get("units_resumed", 0)
+        again = f", {resumed} units were durable already" if resumed else ""
+        speed = show_speed(counts["text_bytes"] / max(result.seconds, 1e-3))
+        rate = f" ({speed} of text)" if not resumed else ""
+        click.echo(f"  done in {show_duration(result.seconds)}{rate}{again}")
+    echo_load_lines(result)
+
+
+def echo_load_lines(result: Result) -> None:
+    """The lines of code that read each format, to paste."""
+    settings = result.manifest.settings
+    files = [file for file in result.manifest.files if file.kind == "tokens"]
+    if not files:
+        return
+    click.echo("\nload it:")
+    for layout in settings.layouts:
+        mine = [file for file in files if file.format == layout.format]
+        shown = next((file for file in mine if file.split == "train"), mine[0])
+        folder = os.path.join(result.output, settings.folder_of(layout)).rstrip("/")
+        name = shown.path.removeprefix(settings.folder_of(layout))
+        for line in get_format(layout.format).load_lines(settings, layout, folder, name):
+            click.echo(f"  {printable(line)}" if line else "")

@@ -1,0 +1,214 @@
+"""Where a dataset came from: its sources found and checked, their segments, and their rows read.
+
+Sources are looked for where run.json says they were, or under another root. Each must have the
+size and the fingerprint that the manifest names, or it is not a source of this dataset.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tokenmill.dataset.loader import Dataset
+from tokenmill.dataset.verification import read_run
+from tokenmill.errors import InputError, TokenmillError, UsageError
+from tokenmill.inputs.batch import Batch
+from tokenmill.inputs.download import at_hand_already, copy_fault
+from tokenmill.inputs.find import find_sources
+from tokenmill.inputs.kinds import read_segment
+from tokenmill.inputs.readers.text import long_document
+from tokenmill.inputs.remote.address import is_url, named_file, path_below
+from tokenmill.inputs.segments import Segment, cut_rule
+from tokenmill.inputs.source import Source
+from tokenmill.output.manifest import Manifest
+from tokenmill.settings import PlanSettings
+from tokenmill.texts import I64, from_bytes
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """What differs, in words and in fields; -1 and '' where a field does not apply."""
+
+    message: str
+    kind: str  # file, source, index, border, row, quarantine, token, count
+    source: str = ""
+    row: int = -1
+    split: str = ""
+    document: int = -1  # in its split, as `inspect` counts
+    token: int = -1  # in its document
+    expected: int = -1
+    found: int = -1
+
+
+class SegmentTask(msgspec.Struct, frozen=True):
+    """A segment of a source: the rows that its units hold."""
+
+    source: int
+    segment: int
+    first_row: int
+    rows: int
+
+
+def find_origins(
+    dataset: Dataset, source_root: str | os.PathLike[str] | None
+) -> tuple[dict[int, Source], list[Problem]]:
+    """The sources by number, without those that are not what they were; and what is wrong."""
+    entries, run = dataset.manifest.sources, read_run(dataset.directory)
+    paths = [_path_of(entry, run, source_root) for entry in entries]
+    missing = [path for path in paths if not os.path.isfile(path)]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        what = "not here" if is_url(missing[0]) else "no such file"
+        hint = (
+            "download it with the command that made the dataset and --download-only, or name a "
+            "folder that holds the files with --source-root DIR"
+            if is_url(missing[0])
+            else "name the folder that holds the inputs with --source-root DIR; below it they "
+            f"must be named as in the manifest (the first: {entries[0]['name']})"
+        )
+        told = f"{missing[0]}{more}: {what}, so there is nothing to compare with"
+        raise InputError(told, hint=hint)
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        check = functools.partial(_source_or_fault, dataset.settings.text_column)
+        found = list(pool.map(check, itertools.count(), entries, paths))
+    sources = {source.number: source for source in found if isinstance(source, Source)}
+    names = [entry["name"] for entry in entries]
+    faults = [(name, one) for name, one in zip(names, found, strict=True) if isinstance(one, str)]
+    return sources, [Problem(f"{name}: {fault}", "source", name) for name, fault in faults]
+
+
+def _path_of(
+    entry: dict[str, Any], run: dict[str, Any] | None, source_root: str | os.PathLike[str] | None
+) -> str:
+    name = entry["name"]
+    if is_url(name):  # in a cache, or nowhere; the URL itself says that
+        file = named_file(name, entry["size"], entry["fingerprint"])
+        if source_root is None:
+            return at_hand_already(file) or name
+        name = path_below(name)
+    if os.path.isabs(name) or ".." in name.split("/") or "\0" in name:
+        raise InputError(f"{name!r}: the manifest names an input that is not below a folder")
+    if source_root is not None:
+        return os.path.join(os.fspath(source_root), name)
+    try:
+        return str((run or {})["sources"][name]["path"])
+    except (KeyError, TypeError):
+        raise InputError(
+            f"{name}: run.json does not say where this input was",
+            hint="name the folder that holds the inputs with --source-root DIR",
+        ) from None
+
+
+def _source_or_fault(
+    text_column: str, number: int, entry: dict[str, Any], path: str
+) -> Source | str:
+    """The source as it was, or what is wrong with it."""
+    name, fingerprint, size = entry["name"], entry["fingerprint"], os.stat(path).st_size
+    if is_url(name) and (fault := copy_fault(path, named_file(name, entry["size"], fingerprint))):
+        return fault
+    if size != entry["size"]:
+        return f"changed since: {size} bytes, {entry['size']} when the dataset was made"
+    try:
+        source = find_sources([path], text_column).sources[0]
+    except TokenmillError as error:
+        return f"cannot be read any more: {error.message}"
+    if not is_url(name) and source.fingerprint != fingerprint:
+        return "changed since the dataset was made (same size, other content)"
+    return msgspec.structs.replace(source, number=number, name=name, fingerprint=fingerprint)
+
+
+def read_tasks(directory: Path, manifest: Manifest) -> tuple[list[SegmentTask], list[Problem]]:
+    """The segments of every source, from index/units; and where they do not fit together."""
+    ours = cut_rule()
+    if manifest.plan["cut_rule"] != ours:
+        raise UsageError(
+            f"{directory}: its sources were cut by another rule ({manifest.plan['cut_rule']}, "
+            f"here {ours})",
+            hint="use the version of tokenmill that made it (run.json names it)",
+        )
+    units = np.fromfile(directory / "index/units", "<u8").reshape(-1, 5).astype(np.int64)
+    tasks: list[SegmentTask] = []
+    problems: list[Problem] = []
+    if (np.diff(units[:, 0]) < 0).any():
+        return [], [Problem("index/units: sources are not in order", "index")]
+    bounds = np.searchsorted(units[:, 0], np.arange(len(manifest.sources) + 1))
+    for number, entry in enumerate(manifest.sources):
+        name, row, mine = entry["name"], 0, units[bounds[number] : bounds[number + 1]]
+        for _, segment, part, first_row, rows in mine.tolist():
+            last = tasks[-1] if tasks and tasks[-1].source == number else None
+            due = (segment, part) if part else (0 if last is None else last.segment + 1, 0)
+            if first_row != row or (segment, part) != due:
+                unit = f"index/units: unit {segment}.{part} of {name}"
+                problems.append(Problem(f"{unit} does not follow the one before it", "index", name))
+                break
+            row += rows
+            if part and last is not None:
+                tasks[-1] = msgspec.structs.replace(last, rows=last.rows + rows)
+            else:
+                tasks.append(SegmentTask(number, segment, first_row, rows))
+        if row != entry["rows"]:
+            message = f"index/units: {row} rows of {name}, the manifest says {entry['rows']}"
+            problems.append(Problem(message, "index", name))
+    return tasks, problems
+
+
+class _QuarantinedRow(msgspec.Struct):
+    source: str
+    row: int
+
+
+def quarantined_rows(directory: Path, manifest: Manifest) -> list[I64]:
+    """For each source the rows that quarantine.jsonl names, in order."""
+    rows: dict[str, list[int]] = {}
+    if any(entry.kind == "quarantine" for entry in manifest.files):
+        decode = msgspec.json.Decoder(_QuarantinedRow).decode
+        with open(directory / "quarantine.jsonl", "rb") as file:
+            for record in map(decode, file):
+                rows.setdefault(record.source, []).append(record.row)
+    return [np.array(rows.get(entry["name"], []), np.int64) for entry in manifest.sources]
+
+
+def read_again(
+    source: Source, segment: Segment, settings: PlanSettings, task: SegmentTask
+) -> Iterator[Batch]:
+    """Whole documents, rows counted from the source's first; under a limit only the rows that were
+    taken."""
+    done = shift = 0
+    for batch in _whole(source, segment, settings):
+        if done == 0 and batch.first_row == 0:  # its rows count from the segment's first
+            shift = task.first_row
+        if settings.limited:
+            if done >= task.rows:
+                return
+            batch = batch.until(batch.first_row + task.rows - done)  # noqa: PLW2901
+        done += batch.row_count
+        yield batch._replace(
+            rows=batch.rows + shift,
+            first_row=batch.first_row + shift,
+            bad=[bad._replace(row=bad.row + shift) for bad in batch.bad],
+        )
+
+
+def _whole(source: Source, segment: Segment, settings: PlanSettings) -> Iterator[Batch]:
+    pieces: list[bytes] | None = None  # of a document whose beginning was read here
+    for batch in read_segment(source, segment, settings.reading, whole=True):
+        if batch.fragment is None:
+            yield batch
+            continue
+        if batch.fragment.first:
+            pieces = []
+        if pieces is not None:
+            pieces.append(batch.texts.document(0))
+        if batch.fragment.last:
+            if pieces is None:
+                position = int(batch.positions[0])
+                pieces = [long_document(source, segment, settings.reading, position)]
+            yield batch._replace(texts=from_bytes([b"".join(pieces)]), fragment=None)
+            pieces = None

@@ -1,0 +1,210 @@
+"""A finished dataset in another format, without encoding again.
+
+The source is verified first, then its documents are read in blocks, framed and cut as the new
+format wants them. The token files are those that `prepare` would have written in that format.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tokenmill.amounts import show_bytes
+from tokenmill.dataset.conversion import make_dataset, pieces_of
+from tokenmill.dataset.loader import Dataset, open_dataset
+from tokenmill.dataset.streams import Stream, open_streams
+from tokenmill.dataset.verification import read_run, verify
+from tokenmill.errors import RefusedError, UsageError, VerificationError
+from tokenmill.output.commit import IMPORTED, Content
+from tokenmill.output.editions import UNITS, DatasetFile, dataset_file, index_tables, make_edition
+from tokenmill.output.file_maker import FileMaker
+from tokenmill.output.manifest import Manifest
+from tokenmill.output.result import Result, short_shards
+from tokenmill.output.workspace import Workspace
+from tokenmill.planning.options import Options, formats_of, layout_settings, make_options
+from tokenmill.planning.plan import BoundPlan
+from tokenmill.settings import Layout, PlanSettings, Val
+from tokenmill.system.disk import free_bytes, read_file
+from tokenmill.system.interrupts import interruptible
+from tokenmill.tokens.packing import frame_of
+from tokenmill.tokens.reframe import BLOCK_DOCUMENTS, ReframedStream
+
+KEPT_OF_RUN = ("sources", "tokenizer", "settings", "encoder")
+
+
+def export(
+    directory: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    note: Callable[[str], None] = lambda text: None,
+    **options: Any,
+) -> Result:
+    """Convert a finished dataset: `export("out", "out-megatron", format="megatron")`."""
+    unknown = sorted(options.keys() - set(Layout.__struct_fields__))
+    if unknown:
+        raise UsageError(f"export() got an unexpected option: {', '.join(unknown)}")
+    if "format" not in options:
+        raise UsageError("export() requires format=")
+    source = open_dataset(directory)
+    plan = _plan(source, make_options(options), output)
+    workspace = Workspace(output)
+    convert = functools.partial(_convert, source, plan, note)
+    with interruptible() as interrupts:
+        if overwrite or not workspace.manifest.exists():
+            if not overwrite:  # which makes room, nobody knows how much
+                _refuse_full_disk(plan, source.manifest, workspace)
+            note("verifying the source")
+            if problems := verify(source.directory).problems:
+                what = f"{source.directory}: is damaged, and nothing is made of it:"
+                raise VerificationError(what, lines=problems[:10])
+        record = functools.partial(_run_record, source.directory)
+        result = make_dataset(plan, workspace, interrupts, overwrite, convert, record)
+    short = short_shards(result.manifest, plan.settings, options.get("min_shard_tokens"))
+    return msgspec.structs.replace(result, warnings=short)
+
+
+def _plan(source: Dataset, options: Options, output: str | os.PathLike[str]) -> BoundPlan:
+    if Path(output).resolve() == source.directory.resolve():
+        raise UsageError(f"-o {output}: is the dataset itself", hint="give another folder")
+    manifest, old = source.manifest, source.settings
+    if old.first.eot == "none" and options.eot not in (None, "none"):
+        raise UsageError(
+            f"--eot {options.eot}: {source.directory} has no separators, and export adds none",
+            hint="prepare it again",
+        )
+    if old.first.eot == "none":
+        options = msgspec.structs.replace(options, eot="none")
+    if options.name is None and old.first.name:
+        options = msgspec.structs.replace(options, name=old.first.name)
+    formats = formats_of(options.format)
+    val = _val(old, options, formats[0].eot, manifest)
+    held = old.val.amount or old.first.shard_tokens
+    if val.kind == "shard" and not all(fmt.sharded for fmt in formats):
+        val = Val(kind="tokens", amount=held)
+    settings = layout_settings(
+        msgspec.structs.replace(old, val=val, eot_id=-1 if options.eot == "none" else old.eot_id),
+        options,
+        formats,
+        output,
+    )
+    if val.kind == "shard":
+        same = {s.shard_tokens for s in settings.layouts} == {held}
+        val = Val(kind="shard", amount=0 if same else held)
+        settings = msgspec.structs.replace(settings, val=val)
+    if any(layout.eot != old.first.eot for layout in settings.layouts):
+        _refuse_unframed(source)
+    bound = {
+        **{key: value for key, value in manifest.plan.items() if key != IMPORTED},
+        "settings": settings.to_dict(),
+        "exported_from": manifest.checksum,
+    }
+    return BoundPlan(settings=settings, sources=(), bound=bound)
+
+
+def _refuse_unframed(source: Dataset) -> None:
+    """An imported stream may begin or end within a document: that one has no separator to move."""
+    eot = source.settings.first.eot
+    for stream in open_streams(source):
+        if eot == "none" or not stream.tokens:
+            continue
+        at = 0 if eot == "prepend" else stream.tokens - 1
+        if int(stream.read(at, at + 1)[0]) != source.settings.eot_id:
+            raise UsageError(
+                f"{source.directory}: {stream.name} {'begins' if at == 0 else 'ends'} within a "
+                "document, whose separator is not there: separators cannot be moved",
+                hint=f"use --eot {eot}",
+            )
+
+
+def _val(old: PlanSettings, options: Options, eot: str, manifest: Manifest) -> Val:
+    """The same documents in the validation split: by their number, if tokens count differently."""
+    same_frame = (options.eot or eot) != "none" or old.first.eot == "none"
+    if old.val.kind not in ("shard", "tokens") or same_frame:
+        return old.val
+    held = next(s for s in manifest.splits if s.name == "val" and s.format == old.first.format)
+    return Val(kind="docs", amount=held.documents) if held.documents else Val(kind="none")
+
+
+def _refuse_full_disk(plan: BoundPlan, manifest: Manifest, workspace: Workspace) -> None:
+    """Before an hour of writing, not after. Only what is sure: a packed format may be shorter."""
+    needed = -workspace.bytes_begun()
+    for layout in plan.settings.layouts:
+        if layout.compression == "none" and layout.format != "parquet":
+            framed = _grows(manifest, plan.settings, layout) * manifest.counts["documents"]
+            needed += (manifest.counts["tokens"] + framed) * np.dtype(layout.dtype).itemsize
+    free = free_bytes(workspace.output)
+    if 0 <= free < needed:
+        raise RefusedError(
+            f"{workspace.output}: {show_bytes(free)} are free on its disk, {show_bytes(needed)} "
+            "are needed",
+            hint="free some space, or write to another disk with -o",
+        )
+
+
+def _grows(manifest: Manifest, settings: PlanSettings, layout: Layout) -> int:
+    """Tokens that a document has more in a new frame than in its old one."""
+    old = manifest.settings
+    before, after = frame_of(old, old.first), frame_of(settings, layout)
+    return sum(map(len, after)) - sum(map(len, before))
+
+
+def _convert(
+    source: Dataset, plan: BoundPlan, note: Callable[[str], None], maker: FileMaker
+) -> Content:
+    """The source's counts and sources, with the tokens that the new frame gives."""
+    note("writing")
+    manifest, settings, streams = source.manifest, plan.settings, open_streams(source)
+    editions = [make_edition(plan, layout, streams, maker) for layout in settings.layouts]
+    files = [file for edition in editions for file in edition.files]
+    files += _index(source, settings, streams, maker)
+    files += index_tables(files, read_file(source.directory / UNITS), maker.files)
+    grows = _grows(manifest, settings, settings.first)
+
+    def counted(counts: dict[str, Any]) -> dict[str, Any]:
+        return {**counts, "tokens": counts["tokens"] + grows * counts["documents"]}
+
+    return Content(
+        files=files,
+        splits=[split for edition in editions for split in edition.splits],
+        counts=counted(manifest.counts),
+        sources=[counted(one) for one in manifest.sources],
+        set_aside=manifest.set_aside,
+    )
+
+
+def _index(
+    source: Dataset, settings: PlanSettings, streams: list[Stream], maker: FileMaker
+) -> list[DatasetFile]:
+    """The index and the quarantine, copied; ends of documents made again where frames differ."""
+    by_name = {stream.name: ReframedStream(stream, settings, settings.first) for stream in streams}
+    files = []
+    for entry in source.manifest.files:
+        if entry.kind not in ("ends", "runs", "quarantine"):
+            continue
+        working = "-".join(entry.path.split("/"))
+        if entry.kind == "ends":
+            made = maker.make(working, _ends(by_name[entry.stream]))
+        else:
+            made = maker.make(working, pieces_of(source.directory / entry.path, entry.size))
+        files.append(dataset_file(made, entry.path, entry.kind, stream=entry.stream))
+    return files
+
+
+def _ends(stream: ReframedStream) -> Generator[Any, None, None]:
+    for first in range(0, stream.documents, BLOCK_DOCUMENTS):
+        ends = stream.ends(first, min(first + BLOCK_DOCUMENTS, stream.documents))
+        yield ends.astype("<u8")
+
+
+def _run_record(source: Path, seconds: float) -> dict[str, Any]:
+    """With the source's entries about inputs and tokenizer, for `verify --deep`."""
+    earlier = read_run(source) or {}
+    kept = {key: earlier[key] for key in KEPT_OF_RUN if key in earlier}
+    return {"seconds": round(seconds, 3), "exported_from": os.path.abspath(source), **kept}

@@ -1,0 +1,211 @@
+"""Read a dataset back: tokens across files, documents by number. Trusts the manifest alone.
+
+A file that is not as long as the manifest says is an error, and so is an index that leads
+nowhere. Only `verify` tells whether every byte is right.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TypeVar, overload
+
+import numpy as np
+
+from tokenmill.dataset.verification import no_dataset, size_fault
+from tokenmill.errors import UsageError, VerificationError
+from tokenmill.formats import get_format
+from tokenmill.formats.base import Array, Slices, TokenPieces
+from tokenmill.output.manifest import Manifest, SplitEntry
+
+Opened = TypeVar("Opened")
+MOST_TOKENS = 1 << 62  # no document ends there
+
+
+def open_dataset(directory: str | os.PathLike[str], *, format: str | None = None) -> Dataset:
+    """A finished dataset: `ds["train"].tokens[i:j]`, `ds["train"].documents[i]`, `len()`.
+
+    If it is in several formats, `format` says which; the documents are the same in each.
+    """
+    path = Path(directory) / "manifest.json"
+    if not path.is_file():
+        raise no_dataset(path.parent)
+    return Dataset(Path(directory), Manifest.load(path), format)
+
+
+def damaged(where: object, what: str) -> VerificationError:
+    return VerificationError(f"{where}: {what}", hint="`tokenmill verify` tells what is damaged")
+
+
+class Dataset(Mapping[str, "Split"]):
+    """Splits by name; those without a token are not there."""
+
+    def __init__(self, directory: Path, manifest: Manifest, format: str | None = None) -> None:
+        self.directory, self.manifest, self.settings = directory, manifest, manifest.settings
+        layouts = {layout.format: layout for layout in self.settings.layouts}
+        if format not in (None, *layouts):
+            hint = f"there is: {', '.join(layouts)}"
+            raise UsageError(f"no format {format!r} in this dataset", hint=hint)
+        self.layout = layouts[format or self.settings.first.format]
+        self._entries = {entry.path: entry for entry in manifest.files}
+        self.token_files = [
+            f for f in manifest.files if f.kind == "tokens" and f.format == self.layout.format
+        ]
+        self.splits = [s for s in manifest.splits if s.format == self.layout.format]
+        self._splits = {s.name: Split(self, s) for s in self.splits if s.tokens}
+
+    def __getitem__(self, name: str) -> Split:
+        return self._splits[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._splits)
+
+    def __len__(self) -> int:
+        return len(self._splits)
+
+    def path_of(self, name: str) -> Path:
+        """A file of the dataset, which must be there in its full length: mapped, a shorter one
+        would kill the process."""
+        if name not in self._entries:
+            raise damaged(self.directory, f"{name}: not in its manifest")
+        if fault := size_fault(self.directory, self._entries[name]):
+            raise damaged(self.directory, fault)
+        return self.directory / name
+
+    def opened(self, name: str, read: Callable[[Path], Opened]) -> Opened:
+        path = self.path_of(name)
+        try:
+            return read(path)
+        except (OSError, ValueError) as error:
+            raise damaged(path, f"cannot be read: {error}") from None
+
+    def index(self, name: str) -> Array:
+        return self.opened(f"index/{name}", lambda path: np.memmap(path, "<u8", mode="r"))
+
+
+def _position(index: int, length: int, what: str) -> int:
+    """An index as Python counts, from the end where it is negative."""
+    try:
+        return range(length)[index]
+    except IndexError:
+        raise IndexError(f"{what} {index} of {length}") from None
+
+
+class Split:
+    def __init__(self, dataset: Dataset, entry: SplitEntry) -> None:
+        self.name = entry.name
+        self.tokens = Tokens(dataset, entry.name)
+        self.documents = Documents(dataset, entry, self.tokens)
+
+
+class Tokens(TokenPieces):
+    """All tokens of a split as one long array, memory-mapped file by file."""
+
+    def __init__(self, dataset: Dataset, split: str) -> None:
+        self._dataset = dataset
+        self._files = [file for file in dataset.token_files if file.split == split]
+        self._maps: dict[int, Slices] = {}
+        lengths = [file.tokens for file in self._files]
+        super().__init__(dataset.layout, dataset.directory, sum(lengths), lengths, self._map)
+
+    def __len__(self) -> int:
+        return self.tokens
+
+    def _map(self, number: int) -> Slices:
+        if number not in self._maps:
+            file, layout = self._files[number], self._dataset.layout
+            read = get_format(layout.format).open_tokens
+            self._maps[number] = self._dataset.opened(
+                file.path, lambda path: read(layout, path, file.tokens)
+            )
+        return self._maps[number]
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Array: ...
+    def __getitem__(self, index: int | slice) -> int | Array:
+        if not isinstance(index, slice):
+            position = _position(index, len(self), "token")
+            return int(super().__getitem__(slice(position, position + 1))[0])
+        chosen = range(len(self))[index]
+        if not chosen:
+            return np.zeros(0, self.dtype)
+        start, last = sorted((chosen[0], chosen[-1]))
+        return super().__getitem__(slice(start, last + 1))[:: chosen.step]
+
+
+class Documents:
+    """Documents of a split in order, separator included; one cut by a border is there in part."""
+
+    def __init__(self, dataset: Dataset, entry: SplitEntry, tokens: Tokens) -> None:
+        self._dataset, self._entry, self._tokens = dataset, entry, tokens
+        self._ends = dataset.index(f"{entry.stream}.ends")
+        self._first = self._ended_by(entry.first_token) if entry.first_token else 0
+
+    @functools.cached_property
+    def _runs(self) -> Array:
+        return self._dataset.index(f"{self._entry.stream}.runs").reshape(-1, 3)
+
+    def __len__(self) -> int:
+        return self._entry.documents
+
+    def _ended_by(self, token: int) -> int:
+        """Documents of the stream that end at or before its token `token`."""
+        # As uint64: with a plain int numpy would convert, and so read, the whole index.
+        return int(np.searchsorted(self._ends, np.uint64(token), side="right"))
+
+    def _number(self, index: int) -> int:
+        """A document's number in its stream."""
+        return _position(index, len(self), "document") + self._first
+
+    def whole_span(self, index: int) -> tuple[int, int]:
+        """First token and end of a document, counted in its split, also if outside of it.
+
+        A document cut by the border between val and train begins before its split or ends after it.
+        """
+        position = self._number(index)
+        if position >= len(self._ends):
+            raise self._lost(f"document {index} is not in it")
+        start = int(self._ends[position - 1]) if position else 0
+        end = int(self._ends[position])
+        if not start <= end < MOST_TOKENS:
+            raise self._lost(f"document {index} ends before it begins")
+        return start - self._entry.first_token, end - self._entry.first_token
+
+    def _lost(self, what: str, kind: str = "ends") -> VerificationError:
+        return damaged(self._dataset.directory / f"index/{self._entry.stream}.{kind}", what)
+
+    def span(self, index: int) -> tuple[int, int]:
+        """First token and end of a document, counted in its split."""
+        start, end = self.whole_span(index)
+        return max(0, start), min(len(self._tokens), end)
+
+    def at(self, token: int) -> int:
+        """The number of the document that holds a token of this split."""
+        position = _position(token, len(self._tokens), "token")
+        document = self._ended_by(position + self._entry.first_token) - self._first
+        if not 0 <= document < len(self):
+            raise self._lost(f"token {token} is in none of the documents")
+        return document
+
+    def source(self, index: int) -> tuple[str, int]:
+        """Name of the input file and row, counted from 0, that a document was made from."""
+        position = self._number(index)
+        runs = self._runs
+        at = bisect.bisect_right(range(len(runs)), position, key=lambda i: int(runs[i, 0])) - 1
+        first, source, row = runs[at].tolist()
+        sources = self._dataset.manifest.sources
+        if at < 0 or not first <= position or source >= len(sources):
+            raise self._lost(f"document {index} comes from no source", "runs")
+        return str(sources[source]["name"]), row + position - first
+
+    def __getitem__(self, index: int) -> Array:
+        start, end = self.span(index)
+        return self._tokens[start:end]
+
+    def __iter__(self) -> Iterator[Array]:
+        return (self[i] for i in range(len(self)))

@@ -1,0 +1,202 @@
+"""A dataset as its streams: tokens, document ends and row runs, read piece by piece.
+
+`verify --deep` looks things up here. Nothing is trusted: `faults` says where the index
+contradicts itself, and `border_faults` where splits and files do not begin where the rules of
+the plan put them.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+
+import numpy as np
+
+from tokenmill.dataset.loader import Dataset
+from tokenmill.formats import get_format
+from tokenmill.formats.base import Array, Slices, stored_dtype
+from tokenmill.output.manifest import SplitEntry
+from tokenmill.texts import I64
+from tokenmill.tokens.placement import CutRule
+from tokenmill.tokens.reframe import ReframedStream
+from tokenmill.tokens.shards import cuts_of, origins_in
+from tokenmill.tokens.splits import stream_name, streams_of
+
+BLOCK = 1 << 20
+
+
+def open_streams(dataset: Dataset) -> list[Stream]:
+    """The streams in the order of `streams_of`: one, or train and val."""
+    return [Stream(dataset, stream_name(splits)) for splits in streams_of(dataset.settings.val)]
+
+
+class Stream:
+    def __init__(self, dataset: Dataset, name: str) -> None:
+        self.name, self.dataset = name, dataset
+        self.settings, self.layout = dataset.settings, dataset.layout
+        self.files = sorted(
+            (file for file in dataset.token_files if file.stream == name),
+            key=lambda file: file.first_token,
+        )
+        self.tokens = sum(file.tokens for file in self.files)
+        self.splits = [split for split in dataset.splits if split.stream == name]
+        self.dtype = stored_dtype(self.layout)
+        self.format = get_format(self.layout.format)
+        self.source_names = [str(source["name"]) for source in dataset.manifest.sources]
+        self._opened: tuple[int, Slices] | None = None
+        self.ends = self._index("ends")
+        self.runs = self._index("runs").reshape(-1, 3)
+        self.documents = len(self.ends)
+
+    def _index(self, kind: str) -> Array:
+        name = f"{self.name}.{kind}"
+        # A stream without a document has no index, or an empty one, which cannot be mapped.
+        files = self.dataset.manifest.files
+        is_there = any(file.path == f"index/{name}" and file.size for file in files)
+        return self.dataset.index(name) if is_there else np.zeros(0, np.uint64)
+
+    def read(self, start: int, stop: int) -> Array:
+        """Tokens [start, stop). No file is kept open: there may be ten thousand."""
+        pieces = [np.zeros(0, self.dtype)]
+        number = max(0, bisect.bisect_right(self.files, start, key=lambda f: f.first_token) - 1)
+        while start < stop and number < len(self.files):
+            file = self.files[number]
+            at = start - file.first_token
+            count = min(stop - start, file.tokens - at)
+            pieces.append(self._read(number, at, count))
+            start, number = start + count, number + 1
+        return pieces[1] if len(pieces) == 2 else np.concatenate(pieces)
+
+    def _read(self, number: int, at: int, count: int) -> Array:
+        path = self.dataset.directory / self.files[number].path
+        if not self.format.framed:
+            offset = self.format.header_bytes(self.layout) + at * self.dtype.itemsize
+            return np.fromfile(path, self.dtype, count, offset=offset)
+        opened = self._opened  # several threads read: what one has opened, another may replace
+        if opened is None or opened[0] != number:
+            tokens = self.files[number].tokens
+            opened = self._opened = number, self.format.open_tokens(self.layout, path, tokens)
+        return opened[1][at : at + count]
+
+    def ends_of(self, first: int, stop: int) -> I64:
+        return np.array(self.ends[first:stop], np.int64)
+
+    def origins_of(self, first: int, stop: int) -> tuple[list[str], I64, I64]:
+        return self.source_names, *origins_in(self.runs, first, stop)
+
+    def span(self, document: int) -> tuple[int, int]:
+        return int(self.ends[document - 1]) if document else 0, int(self.ends[document])
+
+    def from_row(self, source: int, row: int) -> int:
+        """The first document that comes from this row of this source, or from a later one."""
+        runs = self.runs
+        at = bisect.bisect_right(
+            range(len(runs)), (source, row), key=lambda i: (int(runs[i, 1]), int(runs[i, 2]))
+        )
+        if at == 0:
+            return 0
+        first, its_source, its_row = runs[at - 1].tolist()
+        end = int(runs[at, 0]) if at < len(runs) else self.documents
+        return min(end, first + row - its_row) if its_source == source else end
+
+    def number_in_split(self, document: int, token: int) -> tuple[str, int, int]:
+        """Split, document in it and token in it, as `inspect` counts, of a token of the stream."""
+        for split in reversed(self.splits):
+            if split.tokens and token >= split.first_token:
+                first = np.uint64(split.first_token)
+                before = int(np.searchsorted(self.ends, first, side="right")) if first else 0
+                return split.name, document - before, token - split.first_token
+        return self.splits[0].name, document, token
+
+    def faults(self) -> Iterator[str]:
+        """Where ends and runs contradict themselves or the token files."""
+        before = 0
+        for block in range(0, self.documents, BLOCK):
+            ends = np.array(self.ends[block : block + BLOCK], np.int64)
+            wrong = np.flatnonzero(np.diff(ends, prepend=before) < 0)
+            if len(wrong):
+                yield f"index/{self.name}.ends: document {block + wrong[0]} ends before it begins"
+                return
+            before = int(ends[-1])
+        if before != self.tokens:
+            yield (
+                f"index/{self.name}.ends: documents end at token {before}, "
+                f"the files hold {self.tokens}"
+            )
+        if fault := self._run_fault():
+            yield f"index/{self.name}.runs: {fault}"
+
+    def _run_fault(self) -> str:
+        if (len(self.runs) == 0) != (self.documents == 0):
+            return f"{len(self.runs)} runs for {self.documents} documents"
+        for block in range(0, len(self.runs), BLOCK):
+            runs = np.array(self.runs[block : block + BLOCK + 1], np.int64)
+            first, source, row = runs[:, 0], runs[:, 1], runs[:, 2]
+            lengths = np.diff(first)
+            later = np.diff(source) > 0
+            beyond = (np.diff(source) == 0) & (row[1:] >= row[:-1] + lengths)
+            if (block == 0 and first[0] != 0) or (lengths <= 0).any():
+                return "documents are not numbered in order"
+            if not (later | beyond).all():
+                at = block + int(np.flatnonzero(~(later | beyond))[0])
+                return f"rows are not in order after run {at}"
+            if first[-1] >= self.documents or source.max() >= len(self.source_names):
+                return "names a document or a source that is not there"
+        return ""
+
+    def border_faults(self) -> Iterator[str]:
+        """Where splits and files do not begin where the plan's rules say."""
+        position = 0
+        for number, split in enumerate(self.splits):
+            if split.first_token != position:
+                yield f"split {split.name}: begins at token {split.first_token}, not {position}"
+            position = split.first_token + split.tokens
+            if number == 0 and len(self.splits) == 2 and position != self._val_end():
+                yield f"split val: ends at token {position}, by its rule at {self._val_end()}"
+            yield from self._file_faults(split)
+        if fault := self._cut_fault():
+            yield fault
+        if position != self.tokens:
+            yield f"stream {self.name}: splits end at token {position}, files at {self.tokens}"
+
+    def _val_end(self) -> int:
+        val, layout = self.settings.val, self.layout
+        if val.kind == "docs":
+            return int(self.ends[min(val.amount, self.documents) - 1]) if self.documents else 0
+        token = val.amount or layout.shard_tokens
+        if val.kind != "tokens" and layout.cut != "document":
+            return min(token, self.tokens)
+        # Where the first document begins that begins at `token` or later.
+        at = int(np.searchsorted(self.ends, np.uint64(token), side="left"))
+        return int(self.ends[at]) if at < self.documents else self.tokens
+
+    def _cut_fault(self) -> str:
+        """The first file that does not begin where the rules of cutting say."""
+        names = [s.name for s in self.splits]
+        rules = CutRule.all_of(self.settings, self.layout)
+        rule = next(r for r in rules if list(r.splits) == names)
+        cuts = cuts_of(ReframedStream(self, self.settings, self.layout), rule)
+        for file, cut in zip(self.files, cuts, strict=False):
+            if file.first_token != cut.first_token or file.split != cut.split:
+                begins = f"{file.path}: begins at token {file.first_token}"
+                return f"{begins}, by its rule at {cut.first_token}"
+        if len(self.files) != len(cuts):
+            return f"stream {self.name}: {len(self.files)} files, by its rule {len(cuts)}"
+        return ""
+
+    def _file_faults(self, split: SplitEntry) -> Iterator[str]:
+        files = [f for f in self.files if f.split == split.name]
+        if sum(f.tokens for f in files) != split.tokens:
+            yield f"split {split.name}: its files do not hold its {split.tokens} tokens"
+        fmt, layout = self.format, self.layout
+        folder = self.settings.folder_of(layout)
+        for number, file in enumerate(files):
+            name = folder + fmt.file_name(layout, split.name, number, len(files))
+            if file.path != name:
+                yield f"{file.path}: not the name of file {number} of {split.name}"
+            if fmt.framed:
+                continue
+            with open(self.dataset.directory / file.path, "rb") as stream:
+                header = stream.read(fmt.header_bytes(layout))
+            if header != fmt.header(layout, file.tokens):
+                yield f"{file.path}: its header is not that of {file.tokens} tokens"

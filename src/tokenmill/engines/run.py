@@ -1,0 +1,116 @@
+"""One run of a plan, as every engine sees it: segments to encode, and units as they are written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+
+from tokenmill.engines.frontier import Frontier, SegmentProgress
+from tokenmill.engines.observer import Observer, Snapshot
+from tokenmill.engines.supply import Downloads
+from tokenmill.engines.unit import WorkerJob
+from tokenmill.inputs.kinds import segments_of
+from tokenmill.inputs.segments import Segment
+from tokenmill.output.journal import UnitRecord
+from tokenmill.output.recovery import JobState
+from tokenmill.planning.make import Proposal
+from tokenmill.planning.plan import Plan
+
+
+class EncodingRun:
+    def __init__(
+        self,
+        prepared: Proposal,
+        opened: JobState,
+        supply: Downloads,
+        observer: Observer,
+        check_interrupt: Callable[[], None],
+    ) -> None:
+        assert opened.books is not None
+        self.prepared, self.plan, self.settings = prepared, prepared.plan, prepared.run
+        encoding, output = prepared.encoding, prepared.output
+        self.job = WorkerJob(self.plan.settings, self.settings, prepared.budget, encoding, output)
+        self.books = opened.books
+        self.supply, self.observer, self.check_interrupt = supply, observer, check_interrupt
+        self.frontier = Frontier(self.plan.settings, opened.durable)
+        self.snapshot = Snapshot(bytes_total=self.plan.input_bytes)
+        self.begun: dict[tuple[int, int], SegmentProgress] = {}  # and not completely written
+        self.stats: Counter[str] = Counter()  # of the encoders
+        self.seconds_starting = 0.0  # until the first worker had its encoder open
+        self._segments = _segments_in_order(self.plan, opened, supply)
+        self._exhausted = False
+
+    def next_segment(self) -> SegmentProgress | None:
+        """The next segment with something to do; None if there is none, or none yet."""
+        if self.frontier.limit_reached:
+            return None
+        for segment in self._segments:
+            if segment is None:  # the next input is being downloaded
+                return None
+            self.frontier.add_segment(segment)
+            if not segment.complete:
+                self.begun[segment.key] = segment
+                return segment
+            self.snapshot.bytes_done += segment.segment.size
+            self.snapshot.resumed_bytes += segment.segment.size
+        self._exhausted = True
+        return None
+
+    def written(self, record: UnitRecord) -> None:
+        """The only place that hears of a written unit: journal, order, segment and progress."""
+        self.books.written(record)
+        self.frontier.written(record)
+        self.snapshot.add_unit(record.counts)
+        segment = self.begun[record.unit.source, record.unit.segment]
+        segment.note_written(record)
+        if segment.complete:
+            del self.begun[segment.key]
+            self.snapshot.bytes_done += segment.segment.size
+
+    @property
+    def finished(self) -> bool:
+        """Nothing is left to do or to wait for."""
+        frontier = self.frontier
+        return frontier.done or (self._exhausted and not self.begun and frontier.idle)
+
+    def keep_up(self) -> None:
+        """Called several times a second: end on a signal, make durable what was written."""
+        self.check_interrupt()
+        self.books.sync_if_due()
+
+    def report(self) -> None:
+        self.supply.report(self.snapshot, self.observer)
+
+
+def _segments_in_order(
+    plan: Plan, opened: JobState, supply: Downloads
+) -> Iterator[SegmentProgress | None]:
+    """The segments of a plan in document order, with what an earlier run has done of each.
+
+    A source is cut when its turn comes. None: its file is still being downloaded, ask again.
+    """
+    durable: dict[tuple[int, int], list[UnitRecord]] = {}
+    for record in opened.durable:
+        durable.setdefault((record.unit.source, record.unit.segment), []).append(record)
+    given: list[SegmentProgress] = []
+    for planned in plan.sources:
+        source = planned
+        if plan.settings.limited and planned.remote is not None:
+            # A trial may end with the files that are here: download another only when it has not.
+            while not all(segment.complete for segment in given):
+                yield None
+        segments: Iterable[Segment] | None = supply.cut_before(planned)
+        if segments is None:
+            while (here := supply.here(planned)) is None:
+                yield None
+            source, segments = here, segments_of(here, plan.settings.reading)
+            if planned.remote is not None:
+                segments = supply.note_cut(planned, list(segments))
+        for segment in segments:
+            progress = SegmentProgress(segment, source)
+            progress.aside.update(opened.aside.get(progress.key, {}))
+            for record in durable.pop(progress.key, ()):
+                progress.note_written(record)
+            if plan.settings.limited:
+                given = [one for one in (*given, progress) if not one.complete]
+            yield progress

@@ -1,0 +1,234 @@
+"""Find, identify and fingerprint the input files, before any work begins.
+
+Arguments count in the order given; inside a directory or a glob, files come recursively in the
+order of their paths' bytes, whatever the file system lists first and whatever the locale.
+Whatever cannot be read as what it claims to be is an error here, not after an hour.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Container, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from stat import S_ISREG
+from typing import IO
+
+import msgspec
+import xxhash
+
+from tokenmill.errors import InputError, SourceError
+from tokenmill.inputs.kind import SIGNATURES, InputKind
+from tokenmill.inputs.kinds import extension_names, kind_named, kind_of_path
+from tokenmill.inputs.listing import SkippedFile, decodable, expand, refuse_twice
+from tokenmill.inputs.remote.address import RemoteFile, hub_address, is_url
+from tokenmill.inputs.remote.hub import ListCache, endpoint, find_on_hub
+from tokenmill.inputs.remote.stores import find_in_store
+from tokenmill.inputs.source import Source
+
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+
+# Files up to this size are hashed whole; of larger ones as much, in blocks spread evenly.
+FINGERPRINT_BYTES = 16 << 20
+FINGERPRINT_BLOCK = 64 << 10
+
+
+class SourceListing(msgspec.Struct, frozen=True):
+    sources: tuple[Source, ...]
+    skipped: tuple[SkippedFile, ...]
+    revisions: dict[str, str] = {}  # of the Hub, as asked for -> commit
+
+
+def find_sources(
+    inputs: Sequence[str | os.PathLike[str]],
+    text_column: str,
+    exclude: str | os.PathLike[str] | None = None,
+    pins: dict[str, str] | None = None,
+    shelf: ListCache | None = None,
+) -> SourceListing:
+    """All files that the inputs name, checked and in order, and the skipped files with the reason.
+
+    `exclude` is the output folder: where it is inside an input folder, a second run must not
+    take what the first one wrote for input. `pins`: commits of the Hub that it is bound to.
+    """
+    if not inputs:
+        raise InputError("no inputs given", hint="name files, directories or globs")
+    skipped: list[SkippedFile] = []
+    files: list[str] = []  # paths, and the names of remote files
+    remote: dict[str, RemoteFile] = {}
+    folders: dict[str, list[str]] = {}
+    revisions: dict[str, str] = {}
+    for argument in [os.fspath(one) for one in inputs]:
+        if is_url(argument) and not os.path.exists(argument):
+            address = hub_address(argument, endpoint())
+            if address is None:
+                listed, passed_over = find_in_store(argument)
+            else:
+                pin = (pins or {}).get(address.root, "")
+                shelf = shelf or ListCache(lambda _: None)
+                revisions[address.root], listed, passed_over = find_on_hub(
+                    address, pin, shelf, extension_names()
+                )
+            skipped += [SkippedFile(path, reason) for path, reason in passed_over]
+            folders[argument] = found = [file.name for file in listed]
+            remote.update(zip(found, listed, strict=True))
+        else:
+            found = expand(argument, skipped)
+            if os.path.isdir(argument):
+                folders[argument] = found
+        files += found
+    if exclude is not None:
+        files = _outside(files, remote, exclude, skipped)
+    taken = set(files)
+    for folder, found in folders.items():
+        _refuse_mixture(folder, [path for path in found if path in taken])
+    refuse_twice(files)
+    local = [os.path.dirname(path) for path in files if path not in remote]
+    root = os.path.commonpath(local) if local else ""
+
+    def identify(number: int, file: str) -> Source:
+        if file in remote:
+            return _remote_source(number, remote[file])
+        return _identify(number, file, os.path.relpath(file, root), text_column)
+
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        sources = list(pool.map(identify, itertools.count(), files))
+    shown = [SkippedFile(decodable(s.path), s.reason) for s in skipped]
+    return SourceListing(tuple(sources), tuple(shown), revisions)
+
+
+def _outside(
+    files: list[str],
+    remote: Container[str],
+    folder: str | os.PathLike[str],
+    skipped: list[SkippedFile],
+) -> list[str]:
+    """Without the local files that are in the output folder."""
+    inside = os.path.join(os.path.realpath(folder), "")
+    kept = []
+    for file in files:
+        if file not in remote and os.path.realpath(file).startswith(inside):
+            skipped.append(SkippedFile(file, "in the output folder"))
+        else:
+            kept.append(file)
+    if not kept:
+        raise InputError("the only inputs are in the output folder")
+    return kept
+
+
+def _remote_source(number: int, file: RemoteFile) -> Source:
+    """What is known about a file before it is downloaded: its name and its size."""
+    kind, compression = kind_of_path(file.name)
+    if file.size == 0 and (compression or not kind.may_be_empty):
+        raise InputError(f"{file.name}: the file is empty", hint="leave it out")
+    return Source(
+        number=number,
+        name=file.name,
+        kind=kind.name,
+        compression=compression,
+        size=file.size,
+        fingerprint=file.fingerprint,
+        remote=file,
+    )
+
+
+def at_hand(source: Source, path: str, text_column: str) -> Source:
+    """A source that is downloaded now: checked as any other file."""
+    try:
+        return _identify(source.number, path, source.name, text_column, source)
+    except InputError as error:  # the user knows the file by its URL
+        raise error.located(source.name, instead_of=path) from None
+
+
+def _refuse_mixture(folder: str, paths: list[str]) -> None:
+    """A readme.txt beside parquet files is hardly meant as a document."""
+    kinds = {kind_of_path(path)[0].name for path in paths}
+    stray = [path for path in paths if path.lower().endswith(".json")]
+    if stray and len(kinds) > 1 and is_url(folder):  # found out when it comes, after a day
+        raise InputError(
+            f"{folder}: holds .json files ({os.path.basename(stray[0])}) beside other inputs",
+            hint="if they are about the data, name the others by a pattern, for example "
+            f"{folder.rstrip('/')}/**/*.parquet; else give both by patterns of their own",
+        )
+    if "text" in kinds and len(kinds) > 1:
+        text = next(path for path in paths if kind_of_path(path)[0].name == "text")
+        raise InputError(
+            f"{folder}: holds text files ({os.path.basename(text)}) beside other inputs",
+            hint=f"say which you want: {folder}/**/*.txt, or the others by a pattern of their own",
+        )
+
+
+def _identify(
+    number: int, path: str, name: str, text_column: str, listed: Source | None = None
+) -> Source:
+    """`listed`: what was known before the download; its fingerprint has been compared."""
+    if listed is None:
+        kind, compression = kind_of_path(path)
+    else:
+        kind, compression = kind_named(listed.kind), listed.compression
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{path!r}: a file name that is not UTF-8", hint="rename it") from None
+    try:
+        stat = os.stat(path)
+        if not S_ISREG(stat.st_mode):
+            raise InputError(f"{path}: not a regular file")
+        with open(path, "rb") as file:
+            _check_magic(path, kind, compression, stat.st_size, file)
+            fingerprint = listed.fingerprint if listed else _fingerprint(file, stat.st_size)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    try:
+        facts = kind.check(path, stat.st_mtime_ns, compression, text_column)
+    except SourceError as error:  # nothing has been read yet: the input itself is wrong
+        raise InputError(error.message, hint=error.hint) from None
+    return Source(
+        number=number,
+        name=name,
+        path=path,
+        kind=kind.name,
+        compression=compression,
+        size=stat.st_size,
+        fingerprint=fingerprint,
+        mtime_ns=stat.st_mtime_ns,
+        rows=facts.rows,
+        chained=facts.chained,
+    )
+
+
+def _check_magic(path: str, kind: InputKind, compression: str, size: int, file: IO[bytes]) -> None:
+    if size == 0 and (compression or not kind.may_be_empty):
+        raise InputError(f"{path}: the file is empty", hint="remove it, or download it again")
+    head = file.read(max(len(LFS_POINTER), 8))
+    if head.startswith(LFS_POINTER):
+        raise InputError(
+            f"{path}: a git-LFS pointer, not the file itself",
+            hint="run `git lfs pull` in that repository, or download the file",
+        )
+    if not compression:
+        kind.check_head(path, size, head, file)
+    elif not head.startswith(SIGNATURES[compression]) and not _skippable_frame(head, compression):
+        raise InputError(
+            f"{path}: does not begin like a .{compression} file",
+            hint="give it the extension of what it is, or download it again",
+        )
+
+
+def _skippable_frame(head: bytes, compression: str) -> bool:
+    """A zstd file may begin with a skippable frame (pzstd writes one)."""
+    return compression == "zst" and head[1:4] == b"\x2a\x4d\x18" and 0x50 <= head[0] <= 0x5F
+
+
+def _fingerprint(file: IO[bytes], size: int) -> str:
+    """xxh3 over the content: all of it, or 256 blocks spread evenly with both ends."""
+    digest = xxhash.xxh3_128(size.to_bytes(8, "little"))
+    if size <= FINGERPRINT_BYTES:
+        file.seek(0)
+        digest.update(file.read())
+        return "xxh3:" + digest.hexdigest()
+    blocks = FINGERPRINT_BYTES // FINGERPRINT_BLOCK
+    for i in range(blocks):
+        file.seek((size - FINGERPRINT_BLOCK) * i // (blocks - 1))
+        digest.update(file.read(FINGERPRINT_BLOCK))
+    return "xxh3-sampled:" + digest.hexdigest()

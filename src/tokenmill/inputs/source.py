@@ -1,0 +1,35 @@
+"""One input file: what is known of it before it is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tokenmill.inputs.remote.address import RemoteFile
+
+BOM = b"\xef\xbb\xbf"
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """One input file. `name` is relative to the inputs' common root, or a URL; `path` opens it.
+
+    A remote one has no path until it is downloaded; then `at_hand` makes a local one of it, and
+    workers see only that.
+    """
+
+    number: int
+    name: str
+    path: str = ""
+    kind: str  # the name of an InputKind
+    compression: str = ""
+    size: int
+    fingerprint: str
+    mtime_ns: int = 0
+    rows: int = -1  # known from a parquet footer or Arrow's headers; -1 where only reading tells
+    chained: bool = False  # Arrow whose dictionaries change on the way: read in order
+    remote: RemoteFile | None = None
+
+    def identity(self) -> dict[str, Any]:
+        """What binds this source to a plan: not where or since when it is on disk."""
+        return {"name": self.name, "size": self.size, "fingerprint": self.fingerprint}

@@ -1,0 +1,361 @@
+"""From durable units to a dataset: headers, index, manifest, names, in that order.
+
+Token files grow under working names. The commit writes headers and index next to them, syncs
+all files, and records in the work folder which final names they will get. Then the files get
+their names, and the manifest is written last. A crash in between is rolled back: the names are
+removed, every piece is checked as after any crash, and the commit is made again. So only files
+that were checked in the same run are published.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import xxhash
+
+from tokenmill.errors import StorageError, TokenmillError
+from tokenmill.formats import get_format
+from tokenmill.formats.base import Array, MadeFile, stored_dtype
+from tokenmill.output.durability import UnitTable
+from tokenmill.output.editions import (
+    DatasetFile,
+    Edition,
+    dataset_file,
+    index_tables,
+    lay_out_edition,
+    make_edition,
+)
+from tokenmill.output.file_maker import FileMaker, digested
+from tokenmill.output.files import OutputFiles
+from tokenmill.output.manifest import MANIFEST_VERSION, Manifest, SplitEntry
+from tokenmill.output.workspace import Workspace
+from tokenmill.planning.plan import Plan
+from tokenmill.settings import is_plain_name
+from tokenmill.system.disk import (
+    explained,
+    is_published,
+    publish,
+    read_file,
+    read_piece,
+    sync_directory,
+    withdraw,
+    write_atomic,
+)
+from tokenmill.texts import I64
+from tokenmill.tokens.counts import Counts, State
+from tokenmill.tokens.placement import StreamState
+from tokenmill.tokens.reframe import ReframedStream
+from tokenmill.tokens.shards import ShardView, number_shards, origins_in, settle_last
+from tokenmill.tokens.splits import U64, WorkingFile, stream_name, streams_of
+
+QUARANTINE = "quarantine.jsonl"
+IMPORTED = "imported"  # in the plan of a dataset whose token files are somebody else's
+
+
+class _GrownFile:
+    """A file that workers wrote piece by piece: offset, length and digest of each, in order."""
+
+    def __init__(self, name: str, pieces: U64) -> None:
+        self.name = name
+        self.pieces = pieces[np.argsort(pieces[:, 0], kind="stable")]
+
+    @property
+    def size(self) -> int:
+        return int(self.pieces[:, 1].sum())
+
+    def put_header(self, header: bytes, files: OutputFiles) -> None:
+        files.write(self.name, 0, header)
+        first = np.array([[0, *digested(header)]], np.uint64)
+        self.pieces = np.concatenate((first, self.pieces))
+
+    def take(self, other: _GrownFile, files: OutputFiles) -> None:
+        """The pieces of another file behind ours: the same bytes at the same place, however often
+        this is begun."""
+        shift = self.pieces[-1, 0] + self.pieces[-1, 1] - other.pieces[0, 0]
+        moved = other.pieces + np.array([shift, 0, 0], np.uint64)
+        for offset, length, _ in other.pieces.tolist():
+            files.write(self.name, offset + int(shift), files.read(other.name, offset, length))
+        self.pieces = np.concatenate((self.pieces, moved))
+
+    def made(self, files: OutputFiles) -> MadeFile:
+        """The file, once its pieces are checked to be without gap or overlap."""
+        offsets, lengths = self.pieces[:, 0], self.pieces[:, 1]
+        actual_size = files.size(self.name)
+        has_gap = not np.array_equal(offsets, np.cumsum(lengths) - lengths)
+        if has_gap or actual_size != self.size:
+            raise StorageError(
+                f"{self.name}: its pieces do not add up to the file ({actual_size} bytes on disk, "
+                f"{self.size} in the journal)",
+                hint="run again with --overwrite to start anew",
+            )
+        return MadeFile(self.name, self.pieces[:, 1:].astype("<u8"), {})
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """What is about to be published, durable before the first file gets its name."""
+
+    names: dict[str, str]  # path in the dataset to name in the work folder
+    manifest: Manifest
+
+
+class Content(NamedTuple):
+    """All of a manifest but the plan."""
+
+    files: list[DatasetFile]
+    splits: list[SplitEntry]
+    counts: dict[str, int]
+    sources: list[dict[str, Any]]
+    set_aside: list[dict[str, Any]]
+
+
+def commit(
+    plan: Plan,
+    ledger: UnitTable,
+    final: State,
+    workspace: Workspace,
+    check_interrupt: Callable[[], None] = lambda: None,
+) -> Manifest:
+    """Make the dataset visible, all at once. Every unit is durable when this is called.
+
+    Before the names: headers and index are written, all files checked and synced.
+    """
+    evidence = xxhash.xxh3_128_hexdigest(plan.fingerprint.encode() + ledger.evidence())
+    with contextlib.closing(FileMaker(workspace, evidence, check_interrupt)) as maker:
+        grown = {name: _GrownFile(name, pieces) for name, pieces in _by_file(ledger).items()}
+        streams = _working_streams(plan, final, grown, workspace)
+        index = _index_files(plan, grown, maker.files)
+        layouts, editions = plan.settings.layouts, []
+        if not get_format(layouts[0].format).framed:
+            editions = [_written_edition(plan, streams, grown, maker)]
+        editions += [make_edition(plan, one, streams, maker) for one in layouts[len(editions) :]]
+        files = [file for edition in editions for file in edition.files] + index
+        for _, made in files:
+            maker.files.sync(made.working)
+        files += index_tables(files, _units_table(ledger), maker.files)
+    content = Content(
+        files,
+        [split for edition in editions for split in edition.splits],
+        counts=_checked_totals(plan, ledger).to_dict(),
+        sources=[
+            {**source.identity(), **counts.to_dict()}
+            for source, counts in zip(plan.sources, ledger.by_source, strict=True)
+        ],
+        set_aside=[
+            {"source": plan.sources[source].name, "row": row, "reason": reason}
+            for source, row, reason in sorted(ledger.set_aside)
+        ],
+    )
+    return carry_out(plan, content, workspace)
+
+
+def carry_out(plan: Plan, content: Content, workspace: Workspace) -> Manifest:
+    """Write down what is about to be published, then publish it: names for all files, then the
+    manifest. The work folder is left to the caller."""
+    manifest = Manifest(
+        version=MANIFEST_VERSION,
+        fingerprint=plan.fingerprint,
+        plan=plan.to_dict(),
+        counts=content.counts,
+        splits=content.splits,
+        sources=content.sources,
+        set_aside=content.set_aside,
+        files=[entry for entry, _ in content.files],
+    ).sealed()
+    # A file of somebody else's has no working name, and stays where it is.
+    names = {entry.path: made.working for entry, made in content.files if made.working}
+    decision = Commit(names, manifest)
+    write_atomic(workspace.commit, msgspec.json.encode(decision))
+    for path, working in decision.names.items():
+        publish(workspace.files / working, workspace.output / path)
+    for folder in workspace.folders_of(decision.names):
+        sync_directory(folder)
+    workspace.put(workspace.manifest, decision.manifest.encode())
+    return manifest
+
+
+def read_commit(workspace: Workspace) -> Commit:
+    try:
+        decision = msgspec.json.decode(read_file(workspace.commit), type=Commit)
+    except msgspec.DecodeError as error:
+        raise StorageError(
+            f"{workspace.commit}: cannot be read: {error}",
+            hint="which files are its own cannot be told: look into the folder, remove it by hand",
+        ) from None
+    Manifest.decode(decision.manifest.encode(), str(workspace.commit))  # its own checksum
+    paths = {entry.path for entry in decision.manifest.files}
+    if IMPORTED in decision.manifest.plan:  # token files that were there before, and stay
+        paths -= {e.path for e in decision.manifest.files if e.kind in ("tokens", "sidecar")}
+    if decision.names.keys() != paths or not all(map(is_plain_name, decision.names.values())):
+        raise StorageError(
+            f"{workspace.commit}: names files that are not those of its manifest",
+            hint="look into the folder, and remove it by hand",
+        )
+    return decision
+
+
+def published(workspace: Workspace, decision: Commit) -> list[str]:
+    """The files of a commit that have their final name: only these are ours."""
+    return [
+        path
+        for path, working in decision.names.items()
+        if is_published(workspace.files / working, workspace.output / path)
+    ]
+
+
+def roll_back(workspace: Workspace) -> None:
+    """After a crash: take back the names that a commit had begun to give."""
+    decision = read_commit(workspace)
+    taken = published(workspace, decision)
+    for path in taken:
+        withdraw(workspace.files / decision.names[path], workspace.output / path)
+    for folder in workspace.folders_of(taken):
+        sync_directory(folder)
+    workspace.forget_commit()
+
+
+def _by_file(ledger: UnitTable) -> dict[str, U64]:
+    pieces = np.frombuffer(ledger.pieces, np.uint64).reshape(-1, 4)
+    order = np.argsort(pieces[:, 0], kind="stable")
+    bounds = np.searchsorted(pieces[order, 0], np.arange(len(ledger.file_ids) + 1))
+    return {
+        name: pieces[order[bounds[i] : bounds[i + 1]], 1:] for name, i in ledger.file_ids.items()
+    }
+
+
+class _WorkingStream:
+    """A stream in the work folder (`reframe.StoredStream`)."""
+
+    def __init__(
+        self, plan: Plan, workspace: Workspace, splits: tuple[str, ...], state: StreamState
+    ) -> None:
+        self.name = stream_name(splits)
+        self.settings, self.layout = plan.settings, plan.settings.first
+        self.tokens, self.documents = state.tokens, state.documents
+        self.sources = [source.name for source in plan.sources]
+        self.folder = workspace.files
+        self.header_bytes = get_format(self.layout.format).header_bytes(self.layout)
+        self.dtype = stored_dtype(self.layout)
+        self.files: list[tuple[int, WorkingFile]] = []  # by their first token
+
+    def read(self, start: int, stop: int) -> Array:
+        parts, size = [np.zeros(0, self.dtype)], self.dtype.itemsize
+        number = bisect.bisect_right(self.files, start, key=lambda file: file[0]) - 1
+        while start < stop:
+            first, file = self.files[number]
+            following = self.files[number + 1][0] if number + 1 < len(self.files) else self.tokens
+            upto = min(stop, following)
+            at, length = self.header_bytes + (start - first) * size, (upto - start) * size
+            parts.append(np.frombuffer(self._bytes(file.name, at, length), self.dtype))
+            start, number = upto, number + 1
+        return parts[1] if len(parts) == 2 else np.concatenate(parts)
+
+    def ends_of(self, first: int, stop: int) -> I64:
+        if stop <= first:
+            return np.zeros(0, np.int64)
+        content = self._bytes(f"{self.name}.ends", first * 8, (stop - first) * 8)
+        return np.frombuffer(content, "<u8").astype(np.int64)
+
+    def _bytes(self, working: str, at: int, length: int) -> bytes:
+        path = self.folder / working
+        with explained("read", path):
+            content = read_piece(path, at, length)
+        if len(content) != length:
+            raise StorageError(f"{path}: shorter than it was")
+        return content
+
+    def origins_of(self, first: int, stop: int) -> tuple[list[str], I64, I64]:
+        return self.sources, *origins_in(self._runs, first, stop)
+
+    @functools.cached_property
+    def _runs(self) -> Array:
+        return np.memmap(self.folder / f"{self.name}.runs", "<u8", mode="r").reshape(-1, 3)
+
+
+def _working_streams(
+    plan: Plan, final: State, grown: dict[str, _GrownFile], workspace: Workspace
+) -> list[_WorkingStream]:
+    """The streams that the workers wrote, with their files in order."""
+    streams = []
+    token_files = sorted(file for file in map(WorkingFile.named, grown) if file is not None)
+    for splits, state in zip(streams_of(plan.settings.val), final.streams, strict=True):
+        stream = _WorkingStream(plan, workspace, splits, state)
+        token = 0
+        for split in splits:
+            for file in (one for one in token_files if one.split == split):
+                stream.files.append((token, file))
+                token += grown[file.name].size // stream.dtype.itemsize
+        if token != state.tokens:
+            raise TokenmillError(
+                f"stream {stream.name}: {token} tokens in files, {state.tokens} placed"
+            )
+        streams.append(stream)
+    return streams
+
+
+def _written_edition(
+    plan: Plan, streams: list[_WorkingStream], grown: dict[str, _GrownFile], maker: FileMaker
+) -> Edition:
+    """The format that the workers wrote: headers, and the files beside the token files."""
+    layout, files = plan.settings.first, maker.files
+    fmt = get_format(layout.format)
+    reframed = [ReframedStream(stream, plan.settings, layout) for stream in streams]
+    shards: list[list[ShardView]] = []
+    working: dict[tuple[str, int], _GrownFile] = {}
+    for stream, written in zip(reframed, streams, strict=True):
+        mine = [(file.split, grown[file.name]) for _, file in written.files]
+        sizes = [(split, file.size // written.dtype.itemsize) for split, file in mine]
+        shards.append(number_shards(stream, settle_last(sizes, layout)))
+        unused = (file for _, file in mine)
+        for shard in shards[-1]:
+            file = working[shard.split, shard.number] = next(unused)
+            while file.size < shard.tokens * written.dtype.itemsize:
+                file.take(next(unused), files)  # a last shard that is too short
+
+    def finished_file(shard: ShardView) -> MadeFile:
+        file = working[shard.split, shard.number]
+        header = fmt.header(layout, shard.tokens)
+        if header:
+            file.put_header(header, files)
+        return file.made(files)
+
+    return lay_out_edition(plan, reframed, shards, maker, finished_file)
+
+
+def _index_files(plan: Plan, grown: dict[str, _GrownFile], files: OutputFiles) -> list[DatasetFile]:
+    index: list[DatasetFile] = []
+    for stream in map(stream_name, streams_of(plan.settings.val)):
+        for kind in ("ends", "runs"):
+            working = f"{stream}.{kind}"
+            if working in grown:
+                made = grown[working].made(files)
+                index.append(dataset_file(made, f"index/{working}", kind, stream=stream))
+    if "quarantine" in grown:
+        index.append(dataset_file(grown["quarantine"].made(files), QUARANTINE, "quarantine"))
+    return index
+
+
+def _units_table(ledger: UnitTable) -> bytes:
+    """Source, segment, part, first row, rows of every unit, in document order."""
+    units = np.frombuffer(ledger.units, np.uint64).reshape(-1, 5)
+    order = np.lexsort((units[:, 2], units[:, 1], units[:, 0]))
+    return units[order].astype("<u8").tobytes()
+
+
+def _checked_totals(plan: Plan, ledger: UnitTable) -> Counts:
+    totals = Counts()
+    for source, counts in zip(plan.sources, ledger.by_source, strict=True):
+        if source.rows not in (-1, counts.rows) and not plan.settings.limited:
+            raise TokenmillError(
+                f"{source.name}: {counts.rows} rows were read, but it has {source.rows}",
+                hint="run again with --overwrite to start anew",
+            )
+        totals.add(counts)
+    if not totals.balanced:
+        raise TokenmillError(f"rows do not add up: {totals.to_dict()}")
+    return totals

@@ -1,0 +1,296 @@
+"""Opening an output folder is recovering it: lock, compare plans, read the journal, go on.
+
+Every state a crash can leave behind is one of: nothing, a work folder with a journal, a commit
+that was begun (it is rolled back), a dataset whose work folder was not yet removed, a dataset.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tokenmill.errors import RefusedError, StorageError, VerificationError
+from tokenmill.formats import FORMATS, is_format
+from tokenmill.output.commit import IMPORTED, published, read_commit, roll_back
+from tokenmill.output.durability import UnitLog
+from tokenmill.output.files import is_intact
+from tokenmill.output.journal import UnitRecord, read_journal
+from tokenmill.output.manifest import Manifest
+from tokenmill.output.workspace import WORK, Lock, Workspace
+from tokenmill.planning.plan import Plan, difference
+from tokenmill.settings import RunSettings
+from tokenmill.system.disk import create_exclusively, read_file
+
+# By segment: rows that ended their worker, of units that must be done again all the same.
+QuarantinedRows = dict[tuple[int, int], dict[int, str]]
+
+# What decoding damaged JSON may raise.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class _BoundPlan(msgspec.Struct, frozen=True):
+    """plan.json: what an output is bound to, and when its inputs were last written to. A manifest
+    can be read as one too."""
+
+    plan: dict[str, Any]
+    mtimes: dict[str, int] = {}
+
+
+class JobState(msgspec.Struct, frozen=True):
+    """Either a dataset that is finished already, or books to go on with."""
+
+    manifest: Manifest | None = None
+    books: UnitLog | None = None
+    durable: list[UnitRecord] = []
+    aside: QuarantinedRows = {}
+
+
+@contextlib.contextmanager
+def open_job(
+    plan: Plan,
+    run: RunSettings,
+    workspace: Workspace,
+    check_interrupt: Callable[[], None] = lambda: None,
+) -> Iterator[JobState]:
+    """Lock the output, recover what is there, and refuse what would mix or destroy."""
+    refuse_links(workspace.output)
+    if IMPORTED in plan.to_dict():
+        _refuse_ours(workspace)
+    else:
+        _refuse_foreign(workspace)
+    if workspace.manifest.exists() and not workspace.work.exists() and not run.overwrite:
+        yield JobState(_finished(plan, workspace))
+        return
+    lock = Lock(workspace)
+    try:
+        begun = workspace.removing.exists() and not workspace.manifest.exists()
+        if run.overwrite or begun:  # else nothing of the dataset is gone, and nothing shall go
+            _remove_old(plan, workspace)
+        if workspace.manifest.exists():  # a crash before the work folder was removed
+            yield JobState(_finished(plan, workspace))
+            return
+        mtimes = _bind(plan, workspace)
+        if workspace.commit.exists():
+            roll_back(workspace)
+        workspace.clear_spill()
+        books, durable, aside = _recover(plan, run, workspace, mtimes, check_interrupt)
+        with contextlib.closing(books):
+            yield JobState(books=books, durable=durable, aside=aside)
+    finally:
+        lock.release()
+
+
+def bound_revisions(workspace: Workspace) -> dict[str, str]:
+    """The commits of the Hub that an output is bound to: what it was begun with holds, whatever
+    its branch points to today."""
+    refuse_links(workspace.output)
+    for path in (workspace.plan, workspace.manifest):
+        with contextlib.suppress(OSError, StorageError, *UNREADABLE):  # for opening it to tell
+            plan = msgspec.json.decode(read_file(path), type=_BoundPlan).plan
+            return msgspec.convert(plan.get("revisions", {}), dict[str, str])
+    return {}
+
+
+def refuse_links(output: Path) -> None:
+    """Nothing is written or removed through a link inside an output folder.
+
+    A folder may come from somebody else, in an archive or from the Hub. A link in place of the
+    work folder, or of a file in it, would let `prepare` write to, rename or remove files outside.
+    The output folder itself may be a link: its owner has made it so. Readers follow links to
+    files: a download from the Hub is a folder of links into its cache.
+    """
+    for path in _touched(output):
+        if os.path.islink(path):
+            raise RefusedError(
+                f"{path}: a link, and nothing is written or removed through one",
+                hint="remove the link, or give another folder with -o",
+            )
+
+
+def _touched(output: Path) -> Iterator[Path]:
+    """Every path that `prepare` opens to write, or removes with its content."""
+    own = (WORK, "index", "train", "val")
+    yield from (output / name for name in own)
+    try:
+        others = [name for name in os.listdir(output) if name not in own]
+    except OSError:  # a folder may be open to those who know its names only
+        others = list(FORMATS)
+    for folder in (output / name for name in others):  # a manifest names files in no others
+        if (os.path.islink(folder) or os.path.isdir(folder)) and is_format(folder.name):
+            yield from (folder, folder / "train", folder / "val")
+    for parent, folders, files in os.walk(output / WORK):
+        yield from (Path(parent, name) for name in (*folders, *files))
+
+
+def refuse_output(plan: Plan, workspace: Workspace) -> None:
+    """What `prepare` would refuse, found without touching anything."""
+    refuse_links(workspace.output)
+    _refuse_foreign(workspace)
+    if workspace.manifest.exists():
+        _finished(plan, workspace)
+    elif workspace.plan.exists():
+        _compare_bound(plan, workspace)
+
+
+def _refuse_foreign(workspace: Workspace) -> None:
+    """A folder with files must hold a manifest of ours, or a job of ours."""
+    if workspace.manifest.exists():
+        try:
+            Manifest.load(workspace.manifest)
+            return
+        except VerificationError as error:
+            if workspace.manifest.exists():  # else another coordinator has just removed it
+                raise RefusedError(
+                    error.message, hint="give another folder with -o; nothing here is touched"
+                ) from None
+    if workspace.work.exists():
+        return
+    foreign = workspace.foreign_files()
+    if foreign:
+        shown = ", ".join(foreign[:5]) + (" ..." if len(foreign) > 5 else "")
+        raise RefusedError(
+            f"{workspace.output}: has files that are not ours ({shown})",
+            hint="give a new or empty folder with -o",
+        )
+
+
+def _refuse_ours(workspace: Workspace) -> None:
+    """There is nothing to import in files that `prepare` made, and to start over is to remove
+    them: `import` is never asked for that."""
+    for path in (workspace.manifest, workspace.removing, workspace.plan):
+        if not path.exists():
+            continue
+        hint = "look into the folder, and remove it by hand"
+        if IMPORTED not in _read_plan(path, hint).plan:
+            raise RefusedError(
+                f"{workspace.output}: its files are tokenmill's own, and need no import",
+                hint="verify, inspect and export work on a finished dataset as it is"
+                if path == workspace.manifest
+                else "the command that began it completes it",
+            )
+
+
+def _remove_old(plan: Plan, workspace: Workspace) -> None:
+    """Remove a dataset or an unfinished job of ours, and nothing else. Survives a crash."""
+    if workspace.manifest.exists():
+        if IMPORTED in Manifest.load(workspace.manifest).plan and IMPORTED not in plan.to_dict():
+            raise RefusedError(
+                f"{workspace.output}: its token files were imported, and are not ours to remove",
+                hint="give another folder with -o, or remove them by hand",
+            )
+        workspace.begin_removal()
+    names: list[str] = []
+    if workspace.removing.exists():
+        old = Manifest.load(workspace.removing)
+        theirs = ("tokens", "sidecar") if IMPORTED in old.plan else ()
+        names += [entry.path for entry in old.files if entry.kind not in theirs]
+    if workspace.commit.exists():
+        names += published(workspace, read_commit(workspace))
+    workspace.finish_removal([*names, "run.json"] if names else [])
+    workspace.clear_work()
+
+
+def _finished(plan: Plan, workspace: Workspace) -> Manifest:
+    manifest = Manifest.load(workspace.manifest)
+    _refuse_difference(manifest.plan, plan, workspace, "holds a dataset made with another plan")
+    _refuse_touched(plan, workspace)
+    return manifest
+
+
+def _refuse_touched(plan: Plan, workspace: Workspace) -> None:
+    """Only samples of a large file are compared: one written to since may have changed."""
+    times = _times_when_read(workspace)
+    for source in plan.sources:
+        then = times.get(source.name, source.mtime_ns)
+        if source.fingerprint.startswith("xxh3-sampled") and then != source.mtime_ns:
+            raise RefusedError(
+                f"{source.name}: was written to after {workspace.output} was made from it",
+                hint="if its content is the same, give it its old time; else use --overwrite",
+            )
+
+
+def _times_when_read(workspace: Workspace) -> dict[str, int]:
+    """Modification times of the inputs as the job found them, where a record of them is left."""
+    try:
+        if workspace.plan.exists():  # a crash while the dataset got its names
+            return msgspec.json.decode(read_file(workspace.plan), type=_BoundPlan).mtimes
+        record = workspace.run_record
+        made_from = msgspec.json.decode(read_file(record))["sources"] if record.is_file() else {}
+        return {name: entry["mtime_ns"] for name, entry in made_from.items()}
+    except (OSError, *UNREADABLE, KeyError, TypeError, ValueError, AttributeError):
+        return {}  # it is not part of the data: damaged or gone, it is no reason to stop
+
+
+def _refuse_difference(old: dict[str, Any], plan: Plan, workspace: Workspace, what: str) -> None:
+    new = plan.to_dict()
+    if old != new:
+        try:
+            lines = difference(old, new) or ["(the records differ)"]
+        except (KeyError, TypeError, AttributeError):
+            lines = ["(the record of the old plan is damaged)"]
+        raise RefusedError(
+            f"{workspace.output}: {what}:",
+            lines=lines,
+            hint="use the same settings to resume, another -o, or --overwrite to start anew",
+        )
+
+
+def _bind(plan: Plan, workspace: Workspace) -> dict[str, int]:
+    """Create plan.json, or compare with the one there; returns its modification times."""
+    mtimes = {source.name: source.mtime_ns for source in plan.sources}
+    if not workspace.plan.exists():
+        workspace.clear_work()  # what a crash left of a removal belongs to another plan
+        content = _BoundPlan(plan.to_dict(), mtimes)
+        create_exclusively(workspace.plan, msgspec.json.encode(content))
+        return mtimes
+    return _compare_bound(plan, workspace)
+
+
+def _compare_bound(plan: Plan, workspace: Workspace) -> dict[str, int]:
+    stored = _read_plan(workspace.plan, "use --overwrite to start anew")
+    _refuse_difference(stored.plan, plan, workspace, "is bound to another plan")
+    return stored.mtimes
+
+
+def _read_plan(path: Path, hint: str) -> _BoundPlan:
+    try:
+        return msgspec.json.decode(read_file(path), type=_BoundPlan)
+    except UNREADABLE as error:
+        raise RefusedError(f"{path}: damaged: {error}", hint=hint) from None
+
+
+def _recover(
+    plan: Plan,
+    run: RunSettings,
+    workspace: Workspace,
+    mtimes: dict[str, int],
+    check_interrupt: Callable[[], None],
+) -> tuple[UnitLog, list[UnitRecord], QuarantinedRows]:
+    """The units that are durable and intact. The units of a file touched since are done again
+    and must come out the same: size and sampled content agree, but only that is proof."""
+    records, length = read_journal(workspace.journal, plan.fingerprint)
+    latest = {record.unit: record for record in records}
+    touched = {s.number for s in plan.sources if mtimes.get(s.name) != s.mtime_ns}
+    expected = {unit: record for unit, record in latest.items() if unit.source in touched}
+    candidates = [record for unit, record in latest.items() if unit not in expected]
+
+    def is_whole(record: UnitRecord) -> bool:
+        check_interrupt()  # there may be a terabyte of them
+        folder = workspace.files
+        return all(is_intact(folder / p.file, p.offset, p.length, p.digest) for p in record.pieces)
+
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        intact = list(pool.map(is_whole, candidates))
+    durable = [record for record, ok in zip(candidates, intact, strict=True) if ok]
+    aside: QuarantinedRows = {}
+    kept = {record.unit for record in durable}
+    for record in (record for unit, record in latest.items() if unit not in kept):
+        rows = aside.setdefault((record.unit.source, record.unit.segment), {})
+        rows.update({one.segment_row: one.reason for one in record.set_aside})
+    return UnitLog(plan, run, workspace, durable, length, expected), durable, aside

@@ -1,0 +1,95 @@
+"""What a run did: the result that `prepare` returns, its warnings, and run.json."""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from importlib import metadata
+from typing import Any
+
+import msgspec
+
+from tokenmill.amounts import parse_count
+from tokenmill.formats import get_format
+from tokenmill.output.manifest import Manifest
+from tokenmill.output.workspace import Workspace
+from tokenmill.planning.make import Proposal
+from tokenmill.settings import PlanSettings
+from tokenmill.tokenizer.families import family_of
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run did; `manifest` is what it made."""
+
+    output: str
+    manifest: Manifest
+    already_done: bool
+    seconds: float
+    run: dict[str, Any]
+    warnings: list[str]
+
+
+def write_run_record(
+    workspace: Workspace, prepared: Proposal, run: dict[str, Any], seconds: float
+) -> None:
+    """run.json: what the manifest must not hold, since it differs from run to run."""
+    library = family_of(prepared.encoding).library
+    packages = ("tokenmill", "gigatoken", library, "pyarrow", "numpy")
+    record = {
+        "seconds": round(seconds, 3),
+        **run,
+        "settings": msgspec.to_builtins(prepared.run),
+        "sources": {
+            s.name: {"path": s.path or s.name, "mtime_ns": s.mtime_ns}
+            for s in prepared.plan.sources
+        },
+        "tokenizer": prepared.encoding.path or prepared.encoding.name,
+        "host": platform.node(),
+        "python": platform.python_version(),
+        "packages": {name: metadata.version(name) for name in packages},
+    }
+    workspace.put_run_record(record)
+
+
+def short_shards(manifest: Manifest, settings: PlanSettings, asked: str | int | None) -> list[str]:
+    """Warnings for the shards that a trainer will find too short."""
+    lines: list[str] = []
+    for layout in settings.layouts:
+        minimum, whose = get_format(layout.format).min_shard_tokens, "of a usual batch"
+        if asked is not None:
+            minimum, whose = parse_count(asked), "of --min-shard-tokens"
+        files = [f for f in manifest.files if f.kind == "tokens" and f.format == layout.format]
+        shards = Counter(file.split for file in files)
+        lines += [
+            f"{file.path} holds {file.tokens:,} tokens, fewer than the {minimum:,} {whose}: the "
+            "trainer may refuse it"
+            + (" (--last-shard merge would not leave it so)" if shards[file.split] > 1 else "")
+            for file in files
+            if file.tokens < minimum <= layout.shard_tokens
+        ]
+    return lines
+
+
+def warnings_of(manifest: Manifest, settings: PlanSettings, asked: str | int | None) -> list[str]:
+    remedy = {
+        "val": "; a larger --val, such as 0.05 or docs:100, gives it something",
+        "train": "; a smaller --shard-tokens, or --val 0.05, leaves it something",
+    }
+    lines = [
+        f"the {split.name} split is empty: no file was written for it{remedy.get(split.name, '')}"
+        for split in manifest.splits
+        if split.tokens == 0 and split.format == settings.first.format
+    ]
+    lines += short_shards(manifest, settings, asked)
+    specials = manifest.counts["special_strings"]
+    if specials:
+        lines.append(
+            f"{specials} special-token strings (such as <|endoftext|>) stood in documents; they "
+            "were encoded as the text they are"
+        )
+    if manifest.set_aside:
+        lines.append(
+            f"{len(manifest.set_aside)} of the quarantined rows are text, but encoding them killed "
+            "or hung a worker (manifest.json names them)"
+        )
+    return lines

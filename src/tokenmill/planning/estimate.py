@@ -1,0 +1,403 @@
+"""What a plan will cost: tokens, files, disk, time. Arithmetic over a plan and a sample.
+
+Tokens are exact where every source counts them itself (FineWeb's `token_count`, which is GPT-2
+without separators); else they are estimated, and so is whatever follows from them.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from tokenmill.amounts import show_bytes
+from tokenmill.errors import InputError
+from tokenmill.formats import copies_of, get_format
+from tokenmill.formats.base import itemsize
+from tokenmill.inputs.download import at_hand_already, copy_fault
+from tokenmill.inputs.find import at_hand
+from tokenmill.inputs.readers.parquet_metadata import open_parquet, text_chunks
+from tokenmill.inputs.segments import UNIT_BYTES
+from tokenmill.inputs.source import Source
+from tokenmill.planning.make import Proposal
+from tokenmill.planning.needs import typical_of
+from tokenmill.planning.plan import Plan
+from tokenmill.planning.sample import (
+    COUNT_COLUMN,
+    PROBE_SECONDS,
+    KindTotals,
+    Sample,
+    has_counts,
+    take_sample,
+)
+from tokenmill.settings import Layout, PlanSettings, Val
+from tokenmill.system.disk import free_bytes
+from tokenmill.system.limits import available_cores
+
+COUNTED_TOKENIZERS = ("gpt2", "r50k_base")  # of which token_count speaks
+COUNTED_ERROR = 0.01  # of the tokens that were tried: beyond, the column is about something else
+TYPICAL_DOCUMENT = 4700  # bytes of text: FineWeb-Edu's mean
+SIDECAR_BYTES = 20  # for a document: Megatron's index, the largest
+STARTUP_SECONDS = 0.6  # until the first worker encodes (docs/log.md)
+
+
+class SplitFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """The token files of one split. `last_tokens`: what the last of them holds."""
+
+    split: str
+    tokens: int
+    files: int
+    first: str
+    last: str
+    last_tokens: int
+
+
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
+    """-1 where nothing is known (`--no-probe`)."""
+
+    rows: int
+    rows_exact: bool
+    documents: int
+    text_bytes: int
+    tokens: int
+    tokens_exact: bool
+    tokens_from: str  # token_count, probe, typical (of such files), '' where nothing is known
+
+
+class Estimate(Totals, frozen=True, kw_only=True):
+    bytes_per_token: float
+    files: list[SplitFiles]
+    disk_bytes: int
+    disk_free: int
+    seconds: float
+    cores: int
+    speed: float  # bytes of text a second, one core
+    probe_seconds: float
+    probe_bytes: int
+    warnings: list[str]
+
+
+def make_estimate(
+    prepared: Proposal,
+    *,
+    probe: bool = True,
+    probe_seconds: float = PROBE_SECONDS,
+    min_shard_tokens: int | None = None,
+) -> Estimate:
+    """Look at the inputs once more, for about `probe_seconds`. Writes nothing."""
+    plan = prepared.plan
+    here = _at_hand(plan)
+    sample = Sample()  # nothing measured
+    if not here.sources:
+        sample = typical_sample(plan)
+    elif probe:
+        sample = take_sample(here, prepared.encoding, prepared.run.encoder, probe_seconds)
+    counted = counted_tokens(here) if len(here.sources) == len(plan.sources) else None
+    totals, warnings = _totals(plan, sample, counted)
+    files: list[SplitFiles] = []
+    for layout in plan.settings.layouts:
+        mine = split_files(plan.settings, layout, totals.tokens, totals.documents)
+        warnings += shard_warnings(layout, plan.settings.val, mine, totals, min_shard_tokens)
+        files += mine
+    disk = disk_bytes(plan, totals, files)
+    free = free_bytes(prepared.output)
+    if 0 <= free < disk:
+        warnings.append(
+            f"{show_bytes(disk)} are needed and {show_bytes(free)} are free: it does not fit"
+        )
+    cores = min(max(1, prepared.run.workers), available_cores())
+    seconds, notes = run_seconds(plan, sample, cores, totals.text_bytes)
+    warnings += notes
+    known = totals.tokens > 0 and totals.text_bytes > 0
+    return Estimate(
+        **msgspec.structs.asdict(totals),
+        bytes_per_token=round(totals.text_bytes / totals.tokens, 3) if known else -1.0,
+        files=files,
+        disk_bytes=disk,
+        disk_free=free,
+        seconds=round(seconds, 1),
+        cores=cores,
+        speed=round(sample.speed),
+        probe_seconds=round(sample.seconds, 2),
+        probe_bytes=sample.all.text_bytes,
+        warnings=warnings,
+    )
+
+
+def _at_hand(plan: Plan) -> Plan:
+    """Of the sources those that can be looked into: local ones, and what was downloaded before."""
+    here = []
+    for source in plan.sources:
+        if source.remote is None:
+            here.append(source)
+            continue
+        path = at_hand_already(source.remote, compare=False)
+        try:
+            if path:
+                here.append(at_hand(source, path, plan.settings.text_column))
+        except InputError:
+            if not copy_fault(path, source.remote):
+                raise  # else it is damaged, and `prepare` will download it once more
+    return msgspec.structs.replace(plan, sources=tuple(here))
+
+
+def typical_sample(plan: Plan) -> Sample:
+    """Of inputs none of which is here yet: what such files usually hold. No speed."""
+    sample = Sample()
+    for source in plan.sources:
+        text, tokens = typical_of(source)
+        documents = max(1, round(text / TYPICAL_DOCUMENT))
+        sample.add(
+            source, KindTotals(source.size, round(text), documents, documents, round(tokens))
+        )
+    return sample
+
+
+# --- tokens ----------------------------------------------------------------------------------
+
+
+class CountedTokens(NamedTuple):
+    """Sums of the column token_count."""
+
+    tokens: int
+    rows: int
+    empty: int
+
+
+def counted_tokens(plan: Plan) -> CountedTokens | None:
+    """What the sources say themselves, where all of them say it and it is of this tokenizer."""
+    settings = plan.settings
+    if settings.tokenizer not in COUNTED_TOKENIZERS or settings.text_column != "text":
+        return None  # FineWeb's counts are of GPT-2 and of its column text
+    if any(source.kind != "parquet" for source in plan.sources):
+        return None
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        counted = [found for found in pool.map(_counted, plan.sources) if found is not None]
+    if len(counted) < len(plan.sources):
+        return None
+    return CountedTokens(*map(sum, zip(*counted, strict=True)))
+
+
+def _counted(source: Source) -> CountedTokens | None:
+    """None where there is no such column, a count is missing, or a row is known to be no text.
+
+    None too where the column is damaged: the run does not read it, so that is no error.
+    """
+    import pyarrow
+
+    tokens = rows = empty = 0
+    try:
+        with open_parquet(source.path) as file:
+            if not has_counts(file.schema_arrow) or _known_nulls(source.name, file.metadata):
+                return None
+            for batch in file.iter_batches(1 << 20, columns=[COUNT_COLUMN], use_threads=False):
+                if batch.column(0).null_count:
+                    return None
+                counts = batch.column(0).to_numpy().astype(np.int64)
+                if (counts < 0).any():
+                    return None
+                tokens, rows = tokens + int(counts.sum()), rows + len(counts)
+                empty += int(np.count_nonzero(counts == 0))
+    except (OSError, ValueError, pyarrow.ArrowException):
+        return None
+    return CountedTokens(tokens, rows, empty)
+
+
+def _known_nulls(name: str, metadata: Any) -> bool:
+    """Whether the footer says that rows of the text column are null: they will be bad rows."""
+    statistics = (chunk.statistics for chunk in text_chunks(name, metadata, "text"))
+    return any(s is not None and s.has_null_count and s.null_count for s in statistics)
+
+
+def _totals(plan: Plan, sample: Sample, counted: CountedTokens | None) -> tuple[Totals, list[str]]:
+    """The totals of a plan, and warnings about them."""
+    warnings: list[str] = []
+    exact = True
+    if counted is not None and sample.counted_differ:
+        exact = False
+        wrong = abs(sample.counted_said - sample.counted_found)
+        used = wrong <= COUNTED_ERROR * sample.counted_found
+        warnings.append(
+            f"{COUNT_COLUMN} is not what {plan.settings.tokenizer} gives in "
+            f"{sample.counted_differ} of {sample.counted_documents} rows that were tried: "
+            + ("not exact" if used else "not used")
+        )
+        counted = counted if used else None
+    if plan.settings.min_tokens or plan.settings.max_tokens:
+        exact = False
+        warnings.append("what --min-tokens and --max-tokens drop is not estimated")
+    totals = within_limits(plan.settings, scale(plan, sample, counted))
+    return msgspec.structs.replace(totals, tokens_exact=exact and totals.tokens_exact), warnings
+
+
+def scale(plan: Plan, sample: Sample, counted: CountedTokens | None) -> Totals:
+    """From what was measured to all sources, each by the bytes of its file."""
+    rows_exact = all(source.rows >= 0 for source in plan.sources)
+    rows = text = tokens = documents = -1.0
+    tokens_from = ""
+    # Tokens that each document gets besides its text.
+    separators = int(plan.settings.first.eot != "none") + int(plan.settings.bos_id >= 0)
+    if sample.all.input_bytes > 0:
+        rows = text = tokens = documents = 0.0
+        tokens_from = "probe" if sample.speed else "typical"
+        for source in plan.sources:
+            measured = sample.of(source)
+            share = source.size / measured.input_bytes
+            its_rows = source.rows if source.rows >= 0 else measured.rows * share
+            its_documents = its_rows * measured.documents / max(1, measured.rows)
+            rows += its_rows
+            text += measured.text_bytes * share
+            documents += its_documents
+            tokens += measured.tokens * share + its_documents * separators
+    if rows_exact:
+        rows = sum(source.rows for source in plan.sources)
+    if counted is not None:
+        tokens_from = COUNT_COLUMN
+        documents = counted.rows - (counted.empty if plan.settings.drop_empty else 0)
+        tokens = counted.tokens + documents * separators
+    return Totals(
+        rows=round(rows),
+        rows_exact=rows_exact,
+        documents=round(documents),
+        text_bytes=round(text),
+        tokens=round(tokens),
+        tokens_exact=counted is not None,
+        tokens_from=tokens_from,
+    )
+
+
+def within_limits(settings: PlanSettings, totals: Totals) -> Totals:
+    """What --limit-docs and --limit-tokens leave, all documents taken for average ones."""
+    share = 1.0
+    if settings.limit_docs and totals.documents > 0:
+        share = min(share, settings.limit_docs / totals.documents)
+    if settings.limit_tokens and totals.tokens > 0:
+        share = min(share, settings.limit_tokens / totals.tokens)
+    if share >= 1:
+        return totals
+    parts = {
+        name: max(1, round(getattr(totals, name) * share))
+        for name in ("rows", "documents", "text_bytes", "tokens")
+        if getattr(totals, name) >= 0
+    }
+    return msgspec.structs.replace(totals, rows_exact=False, tokens_exact=False, **parts)
+
+
+# --- files -----------------------------------------------------------------------------------
+
+
+def split_files(
+    settings: PlanSettings, layout: Layout, tokens: int, documents: int
+) -> list[SplitFiles]:
+    """The files that will be written, val first. Of unknown tokens: the first of each."""
+    fmt, folder = get_format(layout.format), settings.folder_of(layout)
+    result = []
+    for split, amount in split_tokens(settings.val, layout.shard_tokens, tokens, documents):
+        files = 1 if tokens < 0 else min(1, amount)
+        if layout.shard_tokens and amount > 0:
+            files = -(-amount // layout.shard_tokens)
+        names = [fmt.file_name(layout, split, number, files) for number in (0, files - 1)]
+        first, last = (folder + name if files else "" for name in names)
+        result.append(
+            SplitFiles(
+                split=split,
+                tokens=amount,
+                files=files,
+                first=first,
+                last=last,
+                last_tokens=amount - max(0, files - 1) * layout.shard_tokens,
+            )
+        )
+    return result
+
+
+def split_tokens(val: Val, shard_tokens: int, tokens: int, documents: int) -> list[tuple[str, int]]:
+    if val.kind == "none":
+        return [("train", tokens)]
+    if tokens < 0:
+        return [("val", -1), ("train", -1)]
+    if val.kind == "fraction":
+        held = round(tokens * float(val.fraction))
+    elif val.kind == "docs":
+        held = tokens * min(val.amount, documents) // max(1, documents)
+    else:
+        held = min(tokens, val.amount or shard_tokens)
+    return [("val", held), ("train", tokens - held)]
+
+
+def shard_warnings(
+    layout: Layout, val: Val, files: list[SplitFiles], totals: Totals, minimum: int | None
+) -> list[str]:
+    """What the trainer will stumble over, or `prepare` refuse; of `minimum` None: the trainer's."""
+    warnings = []
+    about = "" if totals.tokens_exact else "probably "
+    fmt = get_format(layout.format)
+    minimum = fmt.min_shard_tokens if minimum is None else minimum
+    then = {
+        "keep": "a trainer may refuse it; choose another --shard-tokens, or --last-shard merge",
+        "merge": "it will be merged into the one before it",
+        "refuse": "`prepare` will refuse it; choose another --shard-tokens",
+    }[layout.last_shard]
+    alone = "there is none before it to merge it with, so `prepare` will refuse it"
+    for split in files:
+        if split.tokens == 0:
+            if split.split == "train" or val.kind != "fraction":
+                warnings.append(
+                    f"the {split.split} split will {about}be empty: --val {val} leaves "
+                    f"nothing of {totals.tokens:,} tokens"
+                )
+        elif 0 < split.last_tokens < minimum:
+            warnings.append(
+                f"{split.last} will {about}hold {split.last_tokens:,} tokens, fewer than "
+                f"--min-shard-tokens {minimum:,}: "
+                + (alone if layout.last_shard == "merge" and split.files == 1 else then)
+            )
+        if split.split == "train" and 0 < split.files < fmt.min_train_shards:
+            warnings.append(
+                f"there will {about}be {split.files} train shard, and {fmt.trainer} needs "
+                f"{fmt.min_train_shards}: `prepare` will refuse it; choose a smaller --shard-tokens"
+            )
+    return warnings
+
+
+# --- disk and time ---------------------------------------------------------------------------
+
+
+def disk_bytes(plan: Plan, totals: Totals, files: list[SplitFiles]) -> int:
+    """Token files with headers, index and manifest."""
+    if totals.tokens < 0:
+        return -1
+    settings = plan.settings
+    count = sum(split.files for split in files)
+    units = len(plan.sources) + max(totals.text_bytes, totals.tokens) // UNIT_BYTES
+    apart = totals.documents * float(settings.val.fraction or 0)  # in the validation split
+    size = 8 * totals.documents + 24 * (units + 2 * apart) + 40 * units + 16 * 4 * units  # index
+    size += 300 * (count + 8) + 400 * len(plan.sources)  # manifest
+    for layout in copies_of(settings):
+        fmt = get_format(layout.format)
+        beside = SIDECAR_BYTES * totals.documents if fmt.keeps_documents else 0
+        size += totals.tokens * itemsize(layout) + count * fmt.header_bytes(layout) + beside
+    return int(size)
+
+
+def run_seconds(plan: Plan, sample: Sample, cores: int, text_bytes: int) -> tuple[float, list[str]]:
+    """All text over all cores, or the longest chain on one; and a note where that decides."""
+    if sample.speed <= 0 or text_bytes < 0:
+        return -1.0, []
+    spread = text_bytes / sample.speed / cores
+    chains = [
+        (sample.of(s).text_bytes * s.size / sample.of(s).input_bytes / sample.speed, s.name)
+        for s in plan.sources
+        if s.compression
+    ]
+    longest, name = max(chains, default=(0.0, ""))
+    seconds = STARTUP_SECONDS + max(spread, longest)
+    if longest <= max(spread, 10) or cores == 1:
+        return seconds, []
+    note = (
+        f"{name} is one compressed stream, which one worker reads: it decides how long the run "
+        f"takes (on {cores} cores the rest would be done in {spread:.0f} s)"
+    )
+    return seconds, [note]

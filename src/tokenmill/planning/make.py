@@ -1,0 +1,79 @@
+"""Options and inputs to a plan, and how it would be run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from tokenmill.amounts import parse_bytes
+from tokenmill.errors import UsageError
+from tokenmill.inputs.find import SourceListing, find_sources
+from tokenmill.inputs.kinds import kind_named
+from tokenmill.inputs.remote.address import is_url
+from tokenmill.inputs.remote.hub import ListCache
+from tokenmill.planning.needs import Needs
+from tokenmill.planning.options import Options, plan_settings, run_settings
+from tokenmill.planning.plan import Plan
+from tokenmill.settings import RunSettings
+from tokenmill.system.cache import read_from_cache
+from tokenmill.system.memory import Budget, fit_budget
+from tokenmill.tokenizer.bundled import Encoding
+from tokenmill.tokenizer.encoders.decision import EncoderDecision, decide
+from tokenmill.tokenizer.files import find_encoding
+
+
+class Proposal(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan and how it would be run: what `tokenmill plan` shows."""
+
+    plan: Plan
+    encoding: Encoding
+    found: SourceListing
+    run: RunSettings
+    budget: Budget
+    output: str
+    needs: Needs | None = None  # where inputs are elsewhere
+
+    @property
+    def decision(self) -> EncoderDecision:
+        return decide(self.encoding, self.run.encoder)
+
+
+def make_plan(
+    inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    output: str | os.PathLike[str],
+    options: Options,
+    shelf: ListCache | None = None,
+    bound_revisions: Callable[[], dict[str, str]] = dict,
+) -> Proposal:
+    """Validate everything and look at the inputs. Writes nothing.
+
+    `bound_revisions`: the commits of the Hub that an unfinished job in `output` is bound to.
+    """
+    if isinstance(inputs, str | os.PathLike):
+        inputs = [inputs]
+    if not isinstance(inputs, Sequence) or not all(
+        isinstance(i, str | os.PathLike) for i in inputs
+    ):
+        raise UsageError(f"inputs are paths, not {type(inputs).__name__}")
+    encoding = find_encoding(options.tokenizer, options.pattern)
+    settings = plan_settings(options, output, encoding)
+    asked = options.memory
+    memory = None if asked is None else parse_bytes(asked, what="--memory")
+    budget = fit_budget(options.workers, memory)
+    remote = any(is_url(os.fspath(one)) for one in inputs)
+    pins = bound_revisions() if remote and not options.overwrite else {}
+    shelf = shelf or ListCache(read_from_cache)
+    found = find_sources(inputs, settings.text_column, exclude=output, pins=pins, shelf=shelf)
+    kinds = {source.kind for source in found.sources}
+    if settings.text_separator and not any(kind_named(kind).has_separators for kind in kinds):
+        raise UsageError("--text-separator: none of the inputs is a text file")
+    return Proposal(
+        plan=Plan(settings=settings, sources=found.sources, revisions=found.revisions),
+        encoding=encoding,
+        found=found,
+        run=run_settings(options, budget, encoding),
+        budget=budget,
+        output=os.fspath(output),
+    )

@@ -1,0 +1,96 @@
+"""Settings and sources to a plan: pure, small, the same everywhere.
+
+A plan is the settings, the sources and the rule by which sources are cut; it holds no list of
+units, so that a job of a million units has a small plan (`inputs/segments.py` cuts the sources).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import xxhash
+
+from tokenmill.inputs.segments import cut_rule
+from tokenmill.inputs.source import Source
+from tokenmill.settings import PlanSettings, Val
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    settings: PlanSettings
+    sources: tuple[Source, ...]
+    revisions: dict[str, str] = {}  # of the Hub, as asked for -> commit
+
+    def to_dict(self) -> dict[str, Any]:
+        """What is bound to an output: nothing of this machine, this run or this moment."""
+        plan = {
+            "cut_rule": cut_rule(),
+            "settings": self.settings.to_dict(),
+            "sources": [source.identity() for source in self.sources],
+        }
+        return plan if not self.revisions else {**plan, "revisions": self.revisions}
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint_of(self.to_dict())
+
+    @property
+    def input_bytes(self) -> int:
+        return sum(source.size for source in self.sources)
+
+
+class BoundPlan(Plan, frozen=True, kw_only=True):
+    """What an export or an import is bound to: the tokens that are there, not inputs to encode."""
+
+    bound: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.bound
+
+
+def fingerprint_of(plan: dict[str, Any]) -> str:
+    return xxhash.xxh3_128_hexdigest(msgspec.json.encode(plan, order="sorted"))
+
+
+def difference(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """In words, what another plan would change; empty when they are the same plan."""
+    lines = []
+    if old.get("cut_rule") != new.get("cut_rule"):
+        lines.append(f"cut rule: {old.get('cut_rule')} -> {new.get('cut_rule')}")
+    lines += _changes(old["settings"], new["settings"])
+    lines += _changes(old.get("revisions", {}), new.get("revisions", {}), "commit ")
+    return lines + _source_difference(old["sources"], new["sources"])
+
+
+def _changes(old: dict[str, Any], new: dict[str, Any], what: str = "") -> list[str]:
+    return [
+        f"{key}: {what}{_show(old.get(key))} -> {_show(new.get(key))}"
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key)
+    ]
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, dict) and "kind" in value:
+        return str(msgspec.convert(value, Val))
+    if isinstance(value, list):  # further formats
+        return ", ".join(str(one.get("format")) for one in value) or "none"
+    if isinstance(value, str) and not (value and value.isprintable()):
+        return repr(value)  # a separator of line ends would be shown as nothing
+    return str(value)
+
+
+def _source_difference(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[str]:
+    before = {source["name"]: source for source in old}
+    after = {source["name"]: source for source in new}
+    lines = [f"input no longer given: {name}" for name in before if name not in after]
+    lines += [f"input added: {name}" for name in after if name not in before]
+    for name in (name for name in before if name in after):
+        if before[name]["size"] != after[name]["size"]:
+            lines.append(f"{name}: {before[name]['size']} bytes -> {after[name]['size']} bytes")
+        elif before[name] != after[name]:
+            lines.append(f"{name}: content changed (same size)")
+    if not lines and old != new:
+        lines.append("inputs in another order")
+    shown = lines[:10]
+    return shown + ([f"... and {len(lines) - 10} more inputs"] if len(lines) > 10 else [])

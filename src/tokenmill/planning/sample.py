@@ -1,0 +1,215 @@
+"""Two seconds of the real work, on pieces spread over the inputs: what `plan` estimates from.
+
+The reader and the encoder are those of a run. Measured are text and tokens for each byte of
+input, apart for each kind of file, and the speed of one core. Nothing is written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill.errors import TooLargeError
+from tokenmill.inputs.batch import Batch
+from tokenmill.inputs.kinds import kind_named, read_segment, segments_of
+from tokenmill.inputs.readers.parquet_metadata import open_parquet, row_counts
+from tokenmill.inputs.segments import BATCH_BYTES, Segment
+from tokenmill.inputs.source import Source
+from tokenmill.planning.plan import Plan
+from tokenmill.settings import EncoderChoice
+from tokenmill.system.memory import MemoryShare
+from tokenmill.texts import I64, from_bytes
+from tokenmill.tokenizer.bundled import Encoding
+from tokenmill.tokenizer.encoders.exact import ExactEncoder
+
+PROBE_SECONDS = 2.0
+MAX_VISITS = 4096
+SAMPLE_BYTES = 2_000_000_000  # of memory, for what must be held whole
+COUNT_COLUMN = "token_count"
+
+
+class KindTotals(msgspec.Struct):
+    """Sums over what was read of one kind of file."""
+
+    input_bytes: float = 0.0
+    text_bytes: int = 0
+    rows: int = 0
+    documents: int = 0
+    tokens: int = 0  # without separators
+
+    def add(self, other: KindTotals) -> None:
+        for field in self.__struct_fields__:
+            setattr(self, field, getattr(self, field) + getattr(other, field))
+
+
+class Sample(msgspec.Struct, kw_only=True):
+    kinds: dict[str, KindTotals] = {}
+    seconds: float = 0.0
+    speed: float = 0.0  # bytes of text a second, one core, reading and encoding
+    counted_documents: int = 0  # compared with the column token_count
+    counted_differ: int = 0
+    counted_said: int = 0  # tokens of these by token_count, and by the encoder
+    counted_found: int = 0
+
+    @property
+    def all(self) -> KindTotals:
+        total = KindTotals()
+        for totals in self.kinds.values():
+            total.add(totals)
+        return total
+
+    def of(self, source: Source) -> KindTotals:
+        """What was measured for files like this one, or for all where none was read."""
+        found = self.kinds.get(kind_of(source))
+        return found if found is not None and found.input_bytes else self.all
+
+    def add(self, source: Source, totals: KindTotals) -> None:
+        self.kinds.setdefault(kind_of(source), KindTotals()).add(totals)
+
+
+def kind_of(source: Source) -> str:
+    return f"{source.kind}.{source.compression}" if source.compression else source.kind
+
+
+def take_sample(
+    plan: Plan, encoding: Encoding, encoder: EncoderChoice, seconds: float = PROBE_SECONDS
+) -> Sample:
+    """Read and encode the beginning of segments until the time is over or all are seen."""
+    # `--encoder gigatoken` would stop at a document that needs the reference; the run says so.
+    opened = ExactEncoder(encoding, "auto" if encoder == "gigatoken" else encoder)
+    opened.encode(from_bytes([b"whatever is loaded on first use"]))
+    sample = Sample()
+    began = time.monotonic()
+    timed: list[tuple[int, float]] = []
+    # Each kind of file is tried, however slow the machine: they expand too differently.
+    kinds = len({kind_of(source) for source in plan.sources})
+    for number, (source, segment) in enumerate(_visits(plan), 1):
+        kind, reading = kind_named(source.kind), plan.settings.reading
+        for batch, offsets, taken in _first_batches(plan, source, segment, opened):
+            timed.append((batch.texts.size, taken))
+            totals = KindTotals(
+                input_bytes=kind.input_bytes(source, segment, batch, reading),
+                text_bytes=batch.texts.size,
+                rows=batch.row_count,
+                documents=batch.texts.documents,
+                tokens=int(offsets[-1]),
+            )
+            sample.add(source, totals)
+            _compare_counts(source, batch, offsets, sample)
+            if time.monotonic() - began >= seconds:
+                break
+        if number >= kinds and time.monotonic() - began >= seconds:
+            break
+    sample.seconds = time.monotonic() - began
+    sample.speed = _speed(timed)
+    return sample
+
+
+def _visits(plan: Plan) -> Iterator[tuple[Source, Segment]]:
+    """Each segment once, in an order that soon comes by every kind and every part of the input."""
+    segments: dict[int, list[Segment]] = {}
+    seen: set[tuple[int, int]] = set()
+    for source, inside in _spread(plan.sources):
+        if source.number not in segments:
+            # A range inside a row group is found by decoding all before it: only first ones.
+            found = segments_of(source, plan.settings.reading)
+            segments[source.number] = [s for s in found if s.text_start == 0]
+        mine = segments[source.number]
+        if not mine:
+            continue
+        segment = mine[min(len(mine) - 1, max(0, int(inside * len(mine))))]
+        if (source.number, segment.number) not in seen:
+            seen.add((source.number, segment.number))
+            yield source, segment
+
+
+def _spread(sources: Sequence[Source]) -> Iterator[tuple[Source, float]]:
+    """A source and how far into it: the largest of each kind first, then all over the input."""
+    largest: dict[str, Source] = {}
+    for source in sources:
+        if source.size > largest.setdefault(kind_of(source), source).size:
+            largest[kind_of(source)] = source
+    yield from ((source, 0.5) for source in largest.values())
+    ends = np.cumsum([source.size for source in sources])
+    for attempt in range(1, MAX_VISITS):
+        position = _bit_reversed(attempt) * int(ends[-1])
+        number = min(len(ends) - 1, int(np.searchsorted(ends, position, "right")))
+        source = sources[number]
+        yield source, 1 - (float(ends[number]) - position) / max(1, source.size)
+
+
+def _bit_reversed(number: int) -> float:
+    """1/2, 1/4, 3/4, 1/8 ...: each new one falls into the largest gap."""
+    return int(f"{number:b}"[::-1], 2) / (1 << number.bit_length())
+
+
+def _first_batches(
+    plan: Plan, source: Source, segment: Segment, encoder: ExactEncoder
+) -> Iterator[tuple[Batch, I64, float]]:
+    """The first batches of a segment, one encoder's batch of text together: ends and time."""
+    batches = read_segment(source, segment, plan.settings.reading, room=MemoryShare(SAMPLE_BYTES))
+    size = 0
+    while size < BATCH_BYTES:
+        start = time.monotonic()
+        try:
+            batch = next(batches, None)
+        except TooLargeError:  # a run says how much memory it takes
+            return
+        if batch is None:
+            return
+        _, offsets = encoder.encode(batch.texts)
+        taken = time.monotonic() - start
+        size += batch.size
+        yield batch, offsets, taken
+
+
+def _speed(timed: list[tuple[int, float]]) -> float:
+    """Of the later half: the encoder's cache of words is cold at first, and warm for long."""
+    later = timed[len(timed) // 2 :] if len(timed) >= 4 else timed
+    return sum(size for size, _ in later) / max(1e-6, sum(seconds for _, seconds in later))
+
+
+def _compare_counts(source: Source, batch: Batch, offsets: I64, sample: Sample) -> None:
+    """Is the column token_count, where there is one, what this tokenizer gives?"""
+    if source.kind != "parquet" or batch.row_count == 0:
+        return
+    said = _said_counts(source, batch)
+    if said is None:
+        return
+    good = batch.rows - batch.first_row
+    sample.counted_documents += len(good)
+    sample.counted_differ += int(np.count_nonzero(said[good] != np.diff(offsets)))
+    sample.counted_said += int(np.nansum(said[good]))
+    sample.counted_found += int(offsets[-1])
+
+
+def _said_counts(source: Source, batch: Batch) -> npt.NDArray[Any] | None:
+    """The column's values for the batch; None where there is none, or it cannot be read."""
+    import pyarrow
+
+    rows = [batch.first_row, batch.first_row + batch.row_count - 1]
+    try:
+        with open_parquet(source.path) as file:
+            if not has_counts(file.schema_arrow):
+                return None
+            ends = np.cumsum([0, *row_counts(source.name, file.metadata)])
+            first, last = (np.searchsorted(ends, rows, side="right") - 1).tolist()
+            groups = list(range(first, last + 1))
+            column = file.read_row_groups(groups, columns=[COUNT_COLUMN]).column(0)
+        said = column.slice(batch.first_row - int(ends[first]), batch.row_count).to_numpy()
+    except (OSError, ValueError, pyarrow.ArrowException):
+        return None
+    return said if len(said) == batch.row_count else None
+
+
+def has_counts(schema: Any) -> bool:
+    from pyarrow import types
+
+    return schema.names.count(COUNT_COLUMN) == 1 and bool(
+        types.is_integer(schema.field(COUNT_COLUMN).type)
+    )

@@ -1,1 +1,0 @@
-"""Inputs that are not on this machine: hf://, https://, s3:// and whatever fsspec opens."""

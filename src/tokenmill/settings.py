@@ -1,0 +1,195 @@
+"""Settings of a job: frozen, validated once, and split by what they may do.
+
+Plan settings decide the bytes of the output; they are bound to an output folder and hashed into
+its fingerprint. Run settings decide only how the work is done; they are free on every resume.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+from unicodedata import category
+
+import msgspec
+
+from tokenmill.amounts import parse_count
+from tokenmill.errors import UsageError
+
+Eot = Literal["append", "prepend", "none"]
+Cut = Literal["exact", "document"]
+# "given": the splits of token files that were imported
+ValKind = Literal["fraction", "docs", "tokens", "shard", "none", "given"]
+EncoderChoice = Literal["auto", "gigatoken", "reference"]
+EncoderCheck = Literal["sample", "all", "none"]
+OnBadRow = Literal["stop", "quarantine"]
+LastShard = Literal["keep", "merge", "refuse"]
+Compression = Literal["none", "zstd"]
+Dtype = Literal["uint16", "uint32"]
+
+StartMethod = Literal["fork", "spawn", "forkserver"]
+
+# As fast as fork and faster than spawn (docs/log.md), and unlike fork it copies nothing of the
+# threads and locks that the caller's process happens to hold.
+DEFAULT_START_METHOD: StartMethod = "forkserver"
+
+DEFAULT_DOWNLOADS = 4  # files on their way at a time
+MAX_NAME_BYTES = 255  # of a file, on every usual file system
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether a name is one that we give a file: in its folder, visible, writable anywhere."""
+    return (
+        0 < len(name.encode(errors="surrogatepass")) <= MAX_NAME_BYTES
+        and not name.startswith(".")
+        and "/" not in name
+        and not any(category(letter) in ("Cc", "Cs") for letter in name)
+    )
+
+
+class Val(msgspec.Struct, frozen=True, kw_only=True):
+    """The validation split: a hashed fraction, the first documents, or llm.c's first shard."""
+
+    kind: ValKind
+    amount: int = 0  # of `shard` too, where formats of one run have shards of different sizes
+    fraction: str = ""  # the shortest decimal that is this float
+
+    @classmethod
+    def parse(cls, text: str | float) -> Val:
+        text = str(text).strip()
+        if text in ("shard", "none"):
+            return cls(kind=text)  # type: ignore[arg-type]
+        kind, _, amount = text.partition(":")
+        if kind in ("docs", "tokens") and amount:
+            number = parse_count(amount, what=f"--val {kind}:N")
+            if number < 1:
+                raise UsageError(f"--val {text}: N must be at least 1", hint="or use --val none")
+            return cls(kind=kind, amount=number)  # type: ignore[arg-type]
+        try:
+            fraction = float(text)
+        except ValueError:
+            fraction = -1.0
+        if not 0 < fraction < 1:
+            raise UsageError(
+                f"--val {text!r} is not a validation rule",
+                hint="use a fraction such as 0.0005, docs:N, tokens:N, shard or none",
+            )
+        return cls(kind="fraction", fraction=repr(fraction))
+
+    @property
+    def threshold(self) -> int:
+        """A document is in the validation split when its 64-bit hash is below this."""
+        return int(float(self.fraction) * 2**64) if self.kind == "fraction" else 0
+
+    def __str__(self) -> str:
+        if self.kind == "fraction":
+            return self.fraction
+        return f"{self.kind}:{self.amount}" if self.amount else self.kind
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """What a reader needs to know to find the documents in a file."""
+
+    text_column: str
+    separator: bytes | None = None  # of documents in a text file; None: a file is one document
+    may_cut: bool = False  # a giant text may be cut between words, see tokenizer/encoders/cuts.py
+
+
+def is_plain_path(path: str) -> bool:
+    """A file of a dataset: in its folder, or in one or two folders below."""
+    parts = path.split("/")
+    return len(parts) <= 3 and all(map(is_plain_name, parts))
+
+
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """How one format lays out the tokens of a job: what may differ between formats of one run."""
+
+    format: str
+    dtype: Dtype
+    eot: Eot
+    cut: Cut
+    shard_tokens: int  # 0: one file per split
+    name: str
+    min_shard_tokens: int = 0  # of the last shard, where `last_shard` is not "keep"
+    last_shard: LastShard = "keep"
+    compression: Compression = "none"
+
+
+class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What decides the bytes. Every field is part of the output's fingerprint."""
+
+    text_column: str
+    text_separator: str | None = None
+    may_cut: bool = False
+    tokenizer: str
+    tokenizer_sha256: str
+    pattern: str = ""  # of a .tiktoken file, which does not say it itself
+    eot_id: int  # -1: none
+    bos_id: int = -1  # begins every document; -1: none
+    vocab_size: int
+    layouts: tuple[Layout, ...]  # one for each format, at least one
+    val: Val
+    seed: int
+    drop_empty: bool
+    min_tokens: int = 0  # a document with fewer is dropped
+    max_tokens: int = 0  # one with more, too; 0: no limit
+    limit_docs: int = 0  # the first documents only; 0: all
+    limit_tokens: int = 0  # only documents that begin before this token
+
+    @property
+    def first(self) -> Layout:
+        """The layout that workers write; the others are made of it."""
+        return self.layouts[0]
+
+    @property
+    def reading(self) -> Reading:
+        separator = None if self.text_separator is None else self.text_separator.encode()
+        return Reading(self.text_column, separator, self.may_cut)
+
+    @property
+    def drops(self) -> bool:
+        """Whether documents are dropped for their length."""
+        return bool(self.drop_empty or self.min_tokens or self.max_tokens)
+
+    @property
+    def limited(self) -> bool:
+        return bool(self.limit_docs or self.limit_tokens)
+
+    def folder_of(self, layout: Layout) -> str:
+        """Where in the output a format's files are: one for each where there are several."""
+        return f"{layout.format}/" if len(self.layouts) > 1 else ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plans and manifests hold it: the first layout's fields among the common ones, in an
+        order that checksums of manifests depend on, and further layouts as `more`."""
+        fields = msgspec.json.decode(msgspec.json.encode(self))  # lists where there were tuples
+        first, *more = fields.pop("layouts")
+        name = first.pop("name")
+        result: dict[str, Any] = {}
+        for field, value in fields.items():
+            if field == "val":
+                result |= {**first, "more": more}
+            elif field == "drop_empty":
+                result["name"] = name
+            result[field] = value
+        return result
+
+    @classmethod
+    def from_dict(cls, stored: dict[str, Any]) -> PlanSettings:
+        first = {field: stored[field] for field in Layout.__struct_fields__ if field in stored}
+        return msgspec.convert({**stored, "layouts": [first, *stored.get("more", ())]}, cls)
+
+
+class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How the work is done. Free to change whenever a job is resumed."""
+
+    workers: int
+    memory: int
+    start_method: StartMethod = DEFAULT_START_METHOD
+    encoder: EncoderChoice = "auto"
+    encoder_check: EncoderCheck = "sample"
+    on_bad_row: OnBadRow = "stop"
+    overwrite: bool = False
+    keep_downloads: bool = True
+    downloads: int = DEFAULT_DOWNLOADS
+    sync_seconds: float = 2.0
+    sync_bytes: int = 256_000_000
+    stuck_seconds: float = 60.0

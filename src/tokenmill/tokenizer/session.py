@@ -1,0 +1,80 @@
+"""An open encoder at work: checked against the reference, and its cache of words bounded.
+
+The workers of the mill and `Tokenizer` both encode through this class.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import msgspec
+
+from tokenmill.settings import EncoderCheck
+from tokenmill.system.proc import resident_bytes
+from tokenmill.texts import I64, Texts
+from tokenmill.tokenizer.encoders.checking import Checker
+from tokenmill.tokenizer.encoders.exact import ExactEncoder
+from tokenmill.tokenizer.encoders.fast import U32
+
+# The fast encoder's cache of words has no bound of its own (98 million words: 7 GB). The memory of
+# the process is looked at after so much text, which takes 10 us.
+MEMORY_LOOK_BYTES = 1 << 20
+GROWTH_BYTES = 1 << 30
+
+
+class EncoderSession:
+    """Drops the cache when the process has more than `limit` bytes of memory.
+
+    And only when it has grown by `growth` bytes since the cache was empty: where the limit is
+    small, what remains may be over it, and to drop the cache again and again would not help.
+    """
+
+    def __init__(
+        self,
+        encoder: ExactEncoder,
+        check: EncoderCheck,
+        *,
+        limit: int = 0,
+        growth: int = GROWTH_BYTES,
+    ) -> None:
+        self.encoder = encoder
+        self.checker = Checker(encoder, check)
+        self.reopened = 0
+        self._limit, self._growth = limit, growth
+        self._empty_bytes = resident_bytes()  # memory of the process while the cache is empty
+        self._encoded_bytes = 0
+        self._since_look = 0
+
+    @property
+    def stats(self) -> dict[str, int]:
+        """What the encoder and its check did so far."""
+        encoder: dict[str, int] = msgspec.to_builtins(self.encoder.stats)
+        checks = {f"checked_{kind}": count for kind, count in self.checker.counts.items()}
+        return {**encoder, **checks, "reopened": self.reopened}
+
+    def encode(
+        self, texts: Texts, place: int | None = None, *, check: bool | None = None
+    ) -> tuple[U32, I64]:
+        """`place` says where a sample of documents begins. `check`: all of them, or none; by
+        default those that are due."""
+        ids, offsets = self.encoder.encode(texts)
+        if check:
+            self.checker.check_all(texts, ids, offsets)
+        elif check is None:
+            begin = self._encoded_bytes if place is None else place
+            self.checker.check(texts, ids, offsets, begin)
+        self._encoded_bytes += texts.size
+        self._since_look += texts.size
+        if self._since_look >= MEMORY_LOOK_BYTES:
+            self._since_look = 0
+            if resident_bytes() > max(self._limit, self._empty_bytes + self._growth):
+                self.drop_cache()
+        return ids, offsets
+
+    def drop_cache(self) -> None:
+        arrow = sys.modules.get("pyarrow")
+        if arrow is not None:  # it keeps memory that it does not use any more
+            arrow.default_memory_pool().release_unused()
+        self.encoder.reopen()
+        self.reopened += 1
+        self._empty_bytes = resident_bytes()

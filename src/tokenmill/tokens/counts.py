@@ -1,0 +1,50 @@
+"""Counts of rows, documents and tokens, which always add up."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tokenmill.inputs.segments import UnitId
+from tokenmill.tokens.placement import StreamState
+
+
+class Counts(msgspec.Struct, array_like=True):
+    """rows = documents + dropped + quarantined, in every unit, source and dataset."""
+
+    rows: int = 0
+    documents: int = 0
+    dropped: int = 0
+    quarantined: int = 0
+    empty: int = 0
+    tokens: int = 0
+    text_bytes: int = 0
+    special_strings: int = 0
+    too_short: int = 0  # of the dropped: under --min-tokens
+    too_long: int = 0
+
+    def add(self, other: Counts) -> None:
+        for field in self.__struct_fields__:
+            setattr(self, field, getattr(self, field) + getattr(other, field))
+
+    @property
+    def balanced(self) -> bool:
+        return self.rows == self.documents + self.dropped + self.quarantined
+
+    def to_dict(self) -> dict[str, int]:
+        return {field: getattr(self, field) for field in self.__struct_fields__}
+
+
+class State(msgspec.Struct, frozen=True, array_like=True):
+    """Where the next unit goes: all prefix sums over the units before it."""
+
+    streams: tuple[StreamState, ...]
+    source: int = 0
+    rows: int = 0  # of that source, before the unit
+    lines: int = 0
+    quarantine_bytes: int = 0
+
+    def entering(self, unit: UnitId) -> State:
+        """The state as seen by a unit: rows are counted from 0 in each source."""
+        if unit.source == self.source:
+            return self
+        return msgspec.structs.replace(self, source=unit.source, rows=0, lines=0)

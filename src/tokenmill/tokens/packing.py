@@ -1,0 +1,248 @@
+"""Ids to the tokens of a unit: separators, dtype, splits."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill.errors import EncoderError
+from tokenmill.inputs.batch import Fragment
+from tokenmill.settings import Layout, PlanSettings
+from tokenmill.texts import I64
+from tokenmill.tokenizer.encoders.fast import U32
+from tokenmill.tokens.splits import document_hash, streams_of
+
+Tokens = npt.NDArray[np.unsignedinteger]
+
+
+class PackedStream(NamedTuple):
+    """What a unit adds to one stream.
+
+    A giant text is cut for encoding, so that the first document of a unit may have begun in an
+    earlier one (`continued`) and the last one may go on in the next (`open`). A document counts
+    where it ends.
+    """
+
+    tokens: Tokens
+    lengths: I64  # tokens of each document here, separator included
+    rows: I64  # the row of each document, counted from the unit's first row
+    continued: bool = False
+    open: bool = False
+
+    @property
+    def arrays(self) -> tuple[Tokens, I64, I64]:
+        return self.tokens, self.lengths, self.rows
+
+    @property
+    def documents(self) -> int:
+        """How many end here."""
+        return len(self.lengths) - self.open
+
+    def ends(self) -> I64:
+        return np.cumsum(self.lengths)[: self.documents]
+
+    def starts(self) -> I64:
+        return (np.cumsum(self.lengths) - self.lengths)[int(self.continued) :]
+
+    def run_starts(self) -> I64:
+        """Documents at which the row is not the one after its neighbour's."""
+        steps = np.diff(self.rows[: self.documents], prepend=-2)  # the first one begins a run
+        return np.flatnonzero(steps != 1)
+
+
+class _Stream:
+    """One stream's part of a unit under construction."""
+
+    def __init__(self) -> None:
+        self.tokens: list[Tokens] = []
+        self.lengths: list[I64] = []
+        self.rows: list[I64] = []
+        self.continued = False
+        self.open = False
+
+    def add(self, tokens: Tokens, lengths: I64, rows: I64) -> None:
+        if len(lengths):
+            self.tokens.append(tokens)
+            self.lengths.append(lengths)
+            self.rows.append(rows)
+
+    def add_fragment(self, tokens: Tokens, fragment: Fragment, row: int) -> None:
+        if self.lengths and not fragment.first:  # more of the document that is here already
+            self.tokens.append(tokens)
+            self.lengths[-1] = self.lengths[-1].copy()
+            self.lengths[-1][-1] += len(tokens)
+        else:
+            self.continued = self.continued or not fragment.first
+            self.add(tokens, np.array([len(tokens)], np.int64), np.array([row], np.int64))
+        self.open = not fragment.last
+
+    def finish(self, dtype: np.dtype[np.unsignedinteger]) -> PackedStream:
+        return PackedStream(
+            _join(self.tokens, dtype),
+            _join(self.lengths, np.dtype(np.int64)),
+            _join(self.rows, np.dtype(np.int64)),
+            self.continued,
+            self.open,
+        )
+
+
+def _join(parts: list[Any], dtype: np.dtype[Any]) -> Any:
+    return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, dtype), *parts])
+
+
+def rows_within(
+    packed: list[PackedStream], documents_before: int, tokens_before: int, settings: PlanSettings
+) -> int | None:
+    """How many rows of a unit `--limit-docs` and `--limit-tokens` leave; None: all of them.
+
+    A document is kept if fewer than `limit_docs` are before it and if it begins before token
+    `limit_tokens`, or if it began in an earlier unit.
+    """
+    rows = np.concatenate([p.rows for p in packed])
+    lengths = np.concatenate([p.lengths for p in packed])
+    order = np.argsort(rows, kind="stable")
+    rows, lengths = rows[order], lengths[order]
+    starts = tokens_before + np.cumsum(lengths) - lengths
+    inside = np.ones(len(rows), bool)
+    if settings.limit_docs:
+        inside &= documents_before + np.arange(len(rows)) < settings.limit_docs
+    if settings.limit_tokens:
+        inside &= starts < settings.limit_tokens
+    if any(p.continued for p in packed):
+        inside[:1] = True
+    count = int(np.count_nonzero(inside))
+    if count == len(rows):
+        enough = 0 < settings.limit_docs <= documents_before + count
+        enough |= 0 < settings.limit_tokens <= tokens_before + int(lengths.sum())
+        if not enough or any(p.open for p in packed):
+            return None  # else rows behind the last document, bad ones say, are out too
+    return int(rows[count - 1]) + 1 if count else 0
+
+
+class Packer:
+    """Collects the batches of one unit."""
+
+    def __init__(self, settings: PlanSettings, source: int) -> None:
+        self.settings = settings
+        self.source = source
+        self.layout = settings.first
+        self.dtype = np.dtype(self.layout.dtype)
+        self.threshold = settings.val.threshold
+        self.streams = [_Stream() for _ in streams_of(settings.val)]
+        self.empty = self.dropped = self.too_short = self.too_long = 0
+
+    def add(self, ids: U32, offsets: I64, positions: I64, rows: I64) -> None:
+        """Whole documents."""
+        self._refuse_foreign(ids)
+        lengths = np.diff(offsets)
+        self.empty += int(np.count_nonzero(lengths == 0))
+        keep = self._kept(lengths)
+        if keep is not None:
+            ids = ids[np.repeat(keep, lengths)]
+            lengths, positions, rows = lengths[keep], positions[keep], rows[keep]
+            offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+        if len(lengths) == 0:
+            return
+        tokens, lengths = add_separators(ids, offsets, lengths, self.settings, self.layout)
+        packed = PackedStream(tokens, lengths, rows)
+        sides = partition(packed, self._is_val(positions)) if self.threshold else (packed,)
+        for stream, side in zip(self.streams, sides, strict=False):
+            stream.add(*side.arrays)
+
+    def add_fragment(self, ids: U32, fragment: Fragment, position: int, row: int) -> None:
+        """A piece of a document that is cut for encoding; its pieces come one after the other."""
+        self._refuse_foreign(ids)
+        before, after = frame_of(self.settings, self.layout)
+        tokens = np.concatenate(
+            (
+                np.array(before if fragment.first else [], self.dtype),
+                ids.astype(self.dtype),
+                np.array(after if fragment.last else [], self.dtype),
+            )
+        )
+        is_val = bool(self.threshold) and self._is_val(np.array([position], np.int64))[0]
+        self.streams[int(is_val)].add_fragment(tokens, fragment, row)
+
+    def _refuse_foreign(self, ids: U32) -> None:
+        if len(ids) and int(ids.max()) >= self.settings.vocab_size:
+            raise EncoderError(f"id {int(ids.max())} is outside the vocabulary")
+
+    def _kept(self, lengths: I64) -> npt.NDArray[np.bool_] | None:
+        """Which documents are written; None: all. The others are counted by their reason."""
+        settings = self.settings
+        short = lengths < max(settings.min_tokens, int(settings.drop_empty))
+        long = lengths > settings.max_tokens if settings.max_tokens else np.zeros_like(short)
+        keep: npt.NDArray[np.bool_] = ~(short | long)
+        if keep.all():
+            return None
+        self.dropped += int(np.count_nonzero(~keep))
+        if settings.drop_empty:  # then a document that is empty is dropped for that reason
+            short &= lengths > 0
+        self.too_short += int(np.count_nonzero(short))
+        self.too_long += int(np.count_nonzero(long))
+        return keep
+
+    def _is_val(self, positions: I64) -> npt.NDArray[np.bool_]:
+        hashes = document_hash(self.settings.seed, self.source, positions)
+        return hashes < np.uint64(self.threshold)
+
+    def finish(self) -> list[PackedStream]:
+        return [stream.finish(self.dtype) for stream in self.streams]
+
+
+def add_separators(
+    ids: U32, offsets: I64, lengths: I64, settings: PlanSettings, layout: Layout
+) -> tuple[Tokens, I64]:
+    """Put the separator before or after each document, and narrow to the output's dtype."""
+    before, after = frame_of(settings, layout)
+    dtype = np.dtype(layout.dtype)
+    each = len(before) + len(after)
+    if each == 0:
+        return ids.astype(dtype), lengths
+    ends = offsets + each * np.arange(len(offsets))
+    tokens = np.empty(int(ends[-1]), dtype)
+    is_text = np.ones(len(tokens), bool)
+    for at, token in frames(ends, before, after):
+        tokens[at], is_text[at] = token, False
+    tokens[is_text] = ids
+    return tokens, lengths + each
+
+
+def frames(ends: I64, before: list[int], after: list[int]) -> Iterator[tuple[I64, int]]:
+    """Places of each special id around documents; `ends` begins with the first one's start."""
+    for place, token in enumerate(before):
+        yield ends[:-1] + place, token
+    for place, token in enumerate(after):
+        yield ends[1:] - len(after) + place, token
+
+
+def frame_of(settings: PlanSettings, layout: Layout) -> tuple[list[int], list[int]]:
+    """The special ids before and behind each document's text."""
+    before = [settings.eot_id] if layout.eot == "prepend" else []
+    if settings.bos_id >= 0:
+        before.append(settings.bos_id)
+    return before, [settings.eot_id] if layout.eot == "append" else []
+
+
+def partition(
+    packed: PackedStream, is_val: npt.NDArray[np.bool_]
+) -> tuple[PackedStream, PackedStream]:
+    """Documents of the train split and of the validation split, each in order.
+
+    By slices between the changes: few documents are for validation, so few slices are copied.
+    """
+    ends = np.concatenate((np.zeros(1, np.int64), np.cumsum(packed.lengths)))
+    changes = np.flatnonzero(is_val[1:] != is_val[:-1]) + 1
+    bounds = [0, *changes.tolist(), len(is_val)]
+    chunks: tuple[list[Tokens], list[Tokens]] = ([], [])
+    for start, stop in itertools.pairwise(bounds):
+        chunks[int(is_val[start])].append(packed.tokens[ends[start] : ends[stop]])
+    sides = []
+    for side, mask in zip(chunks, (~is_val, is_val), strict=True):
+        tokens = _join(side, packed.tokens.dtype)
+        sides.append(PackedStream(tokens, packed.lengths[mask], packed.rows[mask]))
+    return sides[0], sides[1]

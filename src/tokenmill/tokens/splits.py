@@ -1,0 +1,65 @@
+"""Splits: which stream of tokens a document belongs to.
+
+There are one or two streams. Where a hashed fraction of the documents is the validation split,
+`train` and `val` are two streams, each in document order. With every other rule there is one
+stream, and the validation split is its beginning.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill.settings import Val
+from tokenmill.texts import I64
+
+U64 = npt.NDArray[np.uint64]
+GOLDEN_RATIO = np.uint64(0x9E3779B97F4A7C15)
+
+
+def streams_of(val: Val) -> tuple[tuple[str, ...], ...]:
+    """For each stream, the splits that follow each other in it."""
+    if val.kind in ("fraction", "given"):
+        return (("train",), ("val",))
+    if val.kind == "none":
+        return (("train",),)
+    return (("val", "train"),)
+
+
+def _mix(value: U64) -> U64:
+    """The finaliser of splitmix64; arrays of uint64 wrap around without a warning."""
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
+
+
+def document_hash(seed: int, source: int, positions: I64) -> U64:
+    """A 64-bit hash of each document's position: what decides its split, now and for ever."""
+    key = np.array([seed % 2**64], np.uint64) + GOLDEN_RATIO
+    key = _mix(_mix(key) + np.array([source], np.uint64) * GOLDEN_RATIO)
+    return _mix(positions.astype(np.uint64) * GOLDEN_RATIO + key)
+
+
+def stream_name(splits: tuple[str, ...]) -> str:
+    return splits[0] if len(splits) == 1 else "all"
+
+
+class WorkingFile(NamedTuple):
+    """A token file while it grows: the split that it holds, and its number in that split."""
+
+    split: str
+    number: int
+
+    @property
+    def name(self) -> str:
+        return f"tokens-{self.split}-{self.number:06d}"
+
+    @classmethod
+    def named(cls, name: str) -> WorkingFile | None:
+        """The token file of that name; None where it is the name of another file."""
+        match name.split("-"):
+            case ["tokens", split, number] if number.isdigit():
+                return cls(split, int(number))
+        return None

@@ -1,0 +1,611 @@
+"""Inputs on web servers and in object stores, and the words for what goes wrong there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import commands
+from support.commands import token_bytes
+from support.hub import environment
+from support.inputs import write_jsonl, write_parquet
+
+from tokenmill.errors import SourceError, UsageError
+from tokenmill.inputs import download as fetching
+from tokenmill.inputs.remote import retry, stores
+from tokenmill.inputs.remote.address import (
+    fixed_folder,
+    hub_address,
+    is_url,
+    matcher,
+    public_name,
+    refuse_credentials,
+)
+
+
+def command(*args: object, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """The command, in this process; not for S3, whose library keeps its connections."""
+    if any("s3:" in str(arg) for arg in args):
+        return commands.process(*args, env=env)
+    with environment({**os.environ, **(env or {})}):
+        return commands.command(*args)
+
+
+class Web:
+    """A web server with a few files; it may know nothing of ranges, change a file, or be busy."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.etags: dict[str, str] = {}
+        self.ranges, self.given_ranges = True, 0
+        self.faults: list[int] = []
+        self.statuses: dict[str, int] = {}
+        self.asked: list[tuple[str, str]] = []
+        self.on_get = lambda path: None
+        web = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+            def do_HEAD(self) -> None:
+                self.do_GET()
+
+            def do_GET(self) -> None:
+                path = self.path.partition("?")[0]
+                web.asked.append((self.command, self.path))
+                if path in web.statuses:
+                    return self._send(web.statuses[path], b"", {})
+                if self.command == "GET" and web.faults:
+                    return self._send(web.faults.pop(0), b"", {})
+                if self.command == "GET":
+                    web.on_get(path)
+                content = web.files.get(path)
+                if content is None:
+                    return self._send(404, b"", {})
+                headers = {"ETag": web.etags.get(path, '"1"')}
+                status = 200
+                if web.ranges:
+                    headers["Accept-Ranges"] = "bytes"
+                    found = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+                    if found:
+                        start, size = int(found[1]), len(content)
+                        stop = min(size, int(found[2]) + 1) if found[2] else size
+                        headers["Content-Range"] = f"bytes {start}-{stop - 1}/{size}"
+                        content, status = content[start:stop], 206
+                        web.given_ranges += 1
+                return self._send(status, content, headers)
+
+            def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                if self.command == "GET":
+                    self.wfile.write(body)
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    server = Web()
+    yield server
+    server.server.shutdown()
+    server.server.server_close()
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    return {"XDG_CACHE_HOME": str(tmp_path / "cache"), "TOKENMILL_RETRY_SECONDS": "0.05"}
+
+
+def ok(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+# --- the web -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_files_of_a_web_server_give_the_tokens_of_the_same_files_on_disk(
+    web: Web, tmp_path: Path, texts: list[str], env: dict[str, str], ranges: bool
+) -> None:
+    local = [
+        write_parquet(tmp_path / "a.parquet", texts),
+        write_jsonl(tmp_path / "b.jsonl.gz", texts[:50]),
+    ]
+    web.ranges = ranges
+    web.files = {f"/data/{path.name}": path.read_bytes() for path in local}
+    urls = [f"{web.url}/data/{path.name}" for path in local]
+    ok(command("prepare", *urls, "-o", tmp_path / "out", env=env))
+    ok(command("prepare", *local, "-o", tmp_path / "same"))
+    assert token_bytes(tmp_path / "out") == token_bytes(tmp_path / "same")
+    assert bool(web.given_ranges) == ranges
+    gets = [path for method, path in web.asked if method == "GET"]
+    ok(command("prepare", *urls, "-o", tmp_path / "again", env=env))
+    assert [path for method, path in web.asked if method == "GET"] == gets, "fetched again"
+
+
+def test_a_signature_in_a_url_is_used_but_neither_shown_nor_stored(
+    web: Web, tmp_path: Path, texts: list[str], env: dict[str, str]
+) -> None:
+    web.files["/a.parquet"] = write_parquet(tmp_path / "a.parquet", texts[:40]).read_bytes()
+    url = f"{web.url}/a.parquet?X-Amz-Signature=verysecret"
+    done = ok(command("prepare", url, "-o", tmp_path / "out", env=env))
+    assert "verysecret" in web.asked[-1][1]
+    assert "verysecret" not in done.stdout + done.stderr
+    for path in [*(tmp_path / "out").rglob("*"), *(tmp_path / "cache").rglob("*")]:
+        assert "verysecret" not in path.name
+        assert not path.is_file() or b"verysecret" not in path.read_bytes()
+
+
+def test_a_url_with_a_password_is_refused_and_not_repeated(tmp_path: Path) -> None:
+    done = command("prepare", "https://me:verysecret@host/a.parquet", "-o", tmp_path / "out")
+    assert done.returncode == 2
+    assert "credentials" in done.stderr
+    assert "verysecret" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("asked", "path"),
+    [
+        ("/a b.jsonl", "/a%20b.jsonl"),
+        ("/a%20b.jsonl", "/a%20b.jsonl"),
+        ("/ä.jsonl", "/%C3%A4.jsonl"),
+        ("/x.jsonl#part", "/x.jsonl"),
+        ("/" + "n" * 240 + ".jsonl", "/" + "n" * 240 + ".jsonl"),
+    ],
+)
+def test_odd_names_on_a_web_server_can_be_fetched(
+    tmp_path: Path, web: Web, env: dict[str, str], texts: list[str], asked: str, path: str
+) -> None:
+    web.files[path] = write_jsonl(tmp_path / "x.jsonl", texts[:20]).read_bytes()
+    done = command("prepare", web.url + asked, "-o", tmp_path / "out", env=env)
+    assert done.returncode == 0, done.stderr
+    assert command("prepare", tmp_path / "x.jsonl", "-o", tmp_path / "same").returncode == 0
+    assert token_bytes(tmp_path / "out") == token_bytes(tmp_path / "same")
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_slow_web_server_is_limited_in_silence_not_in_time(
+    tmp_path: Path, web: Web, monkeypatch: pytest.MonkeyPatch, ranges: bool
+) -> None:
+    """aiohttp ends any answer after five minutes; begun anew each time, it would never come."""
+    import aiohttp
+
+    monkeypatch.setattr(aiohttp.client, "DEFAULT_TIMEOUT", aiohttp.ClientTimeout(total=0.3))
+    web.files["/x.jsonl"] = b"x" * 1000
+    web.ranges = ranges
+    fs = stores.filesystem(web.url)
+    fs.clear_instance_cache()
+    fs = stores.filesystem(web.url)
+    web.on_get = lambda path: time.sleep(1)
+    assert fs.cat_file(f"{web.url}/x.jsonl") == web.files["/x.jsonl"]
+
+
+@pytest.mark.parametrize("first", [200, 503])
+def test_a_busy_web_server_is_waited_for(
+    web: Web, tmp_path: Path, texts: list[str], env: dict[str, str], first: int
+) -> None:
+    web.files["/a.jsonl"] = write_jsonl(tmp_path / "a.jsonl", texts[:40]).read_bytes()
+    web.faults = [first, 503, 429, 502]  # the first is asked whether there are ranges
+    ok(command("prepare", f"{web.url}/a.jsonl", "-o", tmp_path / "out", env=env))
+    assert not web.faults
+
+
+def test_what_a_web_server_does_not_have_is_said_to_be_missing(
+    web: Web, tmp_path: Path, env: dict[str, str]
+) -> None:
+    done = command("prepare", f"{web.url}/a.jsonl", "-o", tmp_path / "out", env=env)
+    assert done.returncode == 2
+    assert "no such file" in done.stderr
+    done = command("prepare", f"{web.url}/*.jsonl", "-o", tmp_path / "out", env=env)
+    assert done.returncode == 2
+    assert "name each file" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "said"),
+    [(403, 2, "refused (HTTP 403)"), (401, 2, "refused (HTTP 401)"), (503, 1, "HTTP 503")],
+)
+def test_what_a_web_server_refuses_is_not_said_to_be_missing(
+    web: Web, tmp_path: Path, env: dict[str, str], status: int, code: int, said: str
+) -> None:
+    """fsspec makes one error of them all."""
+    web.files["/a.jsonl"], web.statuses = b"{}", {"/a.jsonl": status}
+    env = {**env, "TOKENMILL_RETRY_SECONDS": "0.01"}
+    done = command("prepare", f"{web.url}/a.jsonl", "-o", tmp_path / "out", env=env)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "no such file" not in done.stderr
+
+
+def test_a_web_server_that_is_down_is_not_said_to_miss_a_file(
+    tmp_path: Path, env: dict[str, str]
+) -> None:
+    env = {**env, "TOKENMILL_RETRY_SECONDS": "0.01"}
+    done = command("prepare", "http://127.0.0.1:1/a.jsonl", "-o", tmp_path / "out", env=env)
+    assert done.returncode == 1
+    assert "cannot be downloaded" in done.stderr
+
+
+def test_a_file_that_changes_while_it_is_fetched_is_refused(
+    web: Web, tmp_path: Path, texts: list[str], env: dict[str, str]
+) -> None:
+    web.files["/a.jsonl"] = write_jsonl(tmp_path / "a.jsonl", texts).read_bytes()
+
+    def change(path: str) -> None:
+        web.etags["/a.jsonl"] = '"2"'
+
+    web.on_get = change
+    done = command("prepare", f"{web.url}/a.jsonl", "-o", tmp_path / "out", env=env)
+    assert done.returncode == 1
+    assert "has changed since it was listed" in done.stderr
+
+
+def test_a_copy_damaged_in_our_cache_is_fetched_again(
+    web: Web, tmp_path: Path, texts: list[str], env: dict[str, str]
+) -> None:
+    web.files["/a.jsonl"] = write_jsonl(tmp_path / "a.jsonl", texts[:60]).read_bytes()
+    ok(command("prepare", f"{web.url}/a.jsonl", "-o", tmp_path / "out", env=env))
+    copy = next((tmp_path / "cache").rglob("*-a.jsonl"))
+    content = bytearray(copy.read_bytes())
+    content[1000] ^= 1
+    copy.write_bytes(content)
+    ok(command("prepare", f"{web.url}/a.jsonl", "-o", tmp_path / "again", env=env))
+    assert token_bytes(tmp_path / "again") == token_bytes(tmp_path / "out")
+
+
+# --- S3 ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def s3(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A client of an S3 of our own; the environment leads the command to it."""
+    for name in list(os.environ):
+        if name.startswith("AWS_"):
+            monkeypatch.delenv(name)
+    moto = pytest.importorskip("moto.server")
+    boto3 = pytest.importorskip("boto3")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    env.update(
+        AWS_ACCESS_KEY_ID="key",
+        AWS_SECRET_ACCESS_KEY="verysecret",
+        AWS_ENDPOINT_URL=f"http://{host}:{port}",
+        AWS_DEFAULT_REGION="us-east-1",
+    )
+    client = boto3.client(
+        "s3",
+        endpoint_url=env["AWS_ENDPOINT_URL"],
+        aws_access_key_id="key",
+        aws_secret_access_key="verysecret",
+        region_name="us-east-1",
+    )
+    client.create_bucket(Bucket="corpus")
+    yield client
+    server.stop()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_objects_of_s3_give_the_tokens_of_the_same_files_on_disk(
+    s3: Any, tmp_path: Path, texts: list[str], env: dict[str, str]
+) -> None:
+    local = [write_parquet(tmp_path / f"{i}.parquet", texts[i * 11 :]) for i in range(4)]
+    for path in local:
+        s3.put_object(Bucket="corpus", Key=f"web/{path.name}", Body=path.read_bytes())
+    s3.put_object(Bucket="corpus", Key="web/deep/9.parquet", Body=local[0].read_bytes())
+    s3.put_object(Bucket="corpus", Key="web/_SUCCESS", Body=b"")
+    ok(command("prepare", *local, "-o", tmp_path / "same"))
+    for i, url in enumerate(["s3://corpus/web/*.parquet", "s3://corpus/web/[0-3].parquet"]):
+        out = tmp_path / f"out{i}"
+        done = ok(command("prepare", url, "-o", out, env=env))
+        assert token_bytes(out) == token_bytes(tmp_path / "same")
+        assert "verysecret" not in done.stdout + done.stderr
+        assert "verysecret" not in (out / "manifest.json").read_text()
+        assert "verysecret" not in (out / "run.json").read_text()
+    ok(command("prepare", "s3://corpus/web", "-o", tmp_path / "all", env=env))
+    manifest = (tmp_path / "all" / "manifest.json").read_text()
+    assert "s3://corpus/web/deep/9.parquet" in manifest
+    assert "_SUCCESS" not in manifest
+    gone = tmp_path / "not-kept"
+    ok(command("prepare", url, "-o", gone, "--no-keep-downloads", env=env))
+    assert token_bytes(gone) == token_bytes(tmp_path / "same")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_s3_says_what_is_missing_and_which_login_is_needed(
+    s3: Any, tmp_path: Path, texts: list[str], env: dict[str, str]
+) -> None:
+    for url in ("s3://corpus/none.parquet", "s3://corpus/none/*.parquet", "s3://nobody/a.parquet"):
+        done = command("prepare", url, "-o", tmp_path / "out", env=env)
+        assert done.returncode == 2, done.stderr
+        assert url in done.stderr
+    bare = {k: v for k, v in env.items() if "KEY" not in k}
+    bare.update(AWS_EC2_METADATA_DISABLED="true", AWS_CONFIG_FILE="/dev/null", HOME=str(tmp_path))
+    done = command("prepare", "s3://corpus/a.parquet", "-o", tmp_path / "out", env=bare)
+    assert done.returncode == 2, done.stderr
+    assert "AWS_ACCESS_KEY_ID" in done.stderr
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_object_that_was_replaced_is_another_input(
+    s3: Any, tmp_path: Path, texts: list[str], env: dict[str, str]
+) -> None:
+    body = write_jsonl(tmp_path / "a.jsonl", texts[:30]).read_bytes()
+    s3.put_object(Bucket="corpus", Key="a.jsonl", Body=body)
+    ok(command("prepare", "s3://corpus/a.jsonl", "-o", tmp_path / "out", env=env))
+    s3.put_object(Bucket="corpus", Key="a.jsonl", Body=body.replace(b"a", b"b"))
+    done = command("prepare", "s3://corpus/a.jsonl", "-o", tmp_path / "out", env=env)
+    assert done.returncode == 2
+    assert "content changed" in done.stderr
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("when", ["before", "between two pieces"])
+def test_an_object_that_is_replaced_between_listing_and_the_end_of_its_download_is_refused(
+    s3: Any, tmp_path: Path, env: dict[str, str], monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """s3fs answers from its list of the bucket where it has one: that must not be believed."""
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(fetching, "DOWNLOAD_STEP_BYTES", 1000)
+    old, new = b"a" * 3000, b"b" * 3000
+    s3.put_object(Bucket="corpus", Key="web/a.txt", Body=old)
+    stores.filesystem("s3://corpus").clear_instance_cache()
+    [file], _ = stores.find_in_store("s3://corpus/web/*.txt")
+    flow = fetching.Download(file, threading.Event(), lambda note: None)
+    replaced = []
+
+    def replace(count: int) -> None:
+        if not replaced:
+            replaced.append(s3.put_object(Bucket="corpus", Key="web/a.txt", Body=new))
+
+    if when == "before":
+        replace(0)
+    else:
+        monkeypatch.setattr(flow, "add", replace)
+    with pytest.raises(SourceError, match="has changed since it was listed"):
+        fetching.fetch(flow, tmp_path / "here")
+    [listed], _ = stores.find_in_store("s3://corpus/web/*.txt")
+    assert listed.fingerprint != file.fingerprint
+
+
+def test_a_store_without_its_package_says_what_to_install(tmp_path: Path) -> None:
+    done = command("prepare", "gs://bucket/a.parquet", "-o", tmp_path / "out")
+    assert done.returncode == 2
+    assert "tokenmill[gcs]" in done.stderr
+    done = command("prepare", "nosuch://bucket/a.parquet", "-o", tmp_path / "out")
+    assert done.returncode == 2
+    assert "no such kind of input" in done.stderr
+    done = command("prepare", "ftp://127.0.0.1:1/a.parquet", "-o", tmp_path / "out")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "download the files first" in done.stderr
+    assert command("prepare", tmp_path, "-o", "s3://bucket/out").returncode == 2
+
+
+# --- addresses -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "repo", "revision", "path"),
+    [
+        ("hf://datasets/a/b", "dataset", "a/b", "main", ""),
+        ("hf://datasets/a/b/x/*.parquet", "dataset", "a/b", "main", "x/*.parquet"),
+        ("hf://datasets/a/b@v1/x", "dataset", "a/b", "v1", "x"),
+        ("hf://datasets/a/b@refs/convert/parquet/x", "dataset", "a/b", "refs/convert/parquet", "x"),
+        ("hf://datasets/a/b@refs%2Fpr%2F7/x", "dataset", "a/b", "refs/pr/7", "x"),
+        ("hf://a/b/x.jsonl", "model", "a/b", "main", "x.jsonl"),
+        ("https://huggingface.co/datasets/a/b", "dataset", "a/b", "main", ""),
+        ("https://huggingface.co/datasets/a/b/tree/main/x", "dataset", "a/b", "main", "x"),
+        ("https://hf.co/datasets/a/b/blob/v1/x%20y.txt", "dataset", "a/b", "v1", "x y.txt"),
+        ("https://huggingface.co/a/b/resolve/main/x.txt?download=true", "model", "a/b", "main",
+         "x.txt"),
+    ],
+)  # fmt: skip
+def test_addresses_of_the_hub(url: str, kind: str, repo: str, revision: str, path: str) -> None:
+    found = hub_address(url)
+    assert found is not None
+    assert (found.kind, found.repo, found.revision, found.path) == (kind, repo, revision, path)
+
+
+@pytest.mark.parametrize("url", ["hf://", "hf://datasets/a", "hf://x", "hf://datasets//b/c"])
+def test_what_is_no_address_of_the_hub_is_refused(url: str) -> None:
+    with pytest.raises(UsageError, match="not an address"):
+        hub_address(url)
+
+
+def test_other_urls_are_not_taken_for_the_hub() -> None:
+    assert hub_address("https://host/datasets/a/b/x.parquet") is None
+    assert hub_address("s3://datasets/a/b") is None
+    assert is_url("s3://a")
+    assert not is_url("C:/data")
+    assert not is_url("data/x.parquet")
+    assert public_name("https://h/x?sig=1") == "https://h/x"
+    refuse_credentials("hf://datasets/a/b@main/x")
+    with pytest.raises(UsageError):
+        refuse_credentials("s3://key:secret@bucket/x")
+    with pytest.raises(UsageError, match="holds credentials") as refused:
+        refuse_credentials("s3://key:sec/r+et@bucket/x")  # every other key of Amazon's has a slash
+    assert "r+et" not in refused.value.message
+    for url in ("https://host:8080/a@b", "http://[::1]:80/a@b", "s3://bucket/a:b@c"):
+        refuse_credentials(url)
+    with pytest.raises(UsageError, match="not a URL"):
+        hub_address("https://[x/y.parquet")
+
+
+STEPS = st.lists(st.sampled_from(["a", "b", "ab", "a.b", "é"]), min_size=1, max_size=4)
+
+
+@given(
+    STEPS,
+    st.lists(st.sampled_from(["*", "?", "a", "a*", "[ab]", "**", "*b", "[!a]b"]), max_size=4),
+)
+def test_patterns_mean_what_they_mean_to_a_shell(steps: list[str], pattern: list[str]) -> None:
+    """Against a slow twin that walks both from the left."""
+    import fnmatch
+
+    def twin(names: list[str], parts: list[str]) -> bool:
+        if not parts:
+            return not names
+        if parts[0] == "**":
+            if len(parts) == 1:
+                return True  # whatever is below, and the folder itself
+            return any(twin(names[i:], parts[1:]) for i in range(len(names) + 1))
+        return (
+            bool(names) and fnmatch.fnmatchcase(names[0], parts[0]) and twin(names[1:], parts[1:])
+        )
+
+    path, text = "/".join(steps), "/".join(pattern)
+    if pattern and pattern[-1] == "**":
+        return  # names files at any depth; compared by hand below
+    assert bool(matcher(text).fullmatch(path)) == (twin(steps, pattern) and bool(pattern))
+
+
+def test_the_folder_to_list_is_the_part_before_the_first_wildcard() -> None:
+    assert fixed_folder("data/x/*.parquet") == "data/x"
+    assert fixed_folder("data/*/x.parquet") == "data"
+    assert fixed_folder("*.parquet") == ""
+    assert fixed_folder("data/x.parquet") == "data"
+    assert matcher("a/**").fullmatch("a/b/c")
+    assert not matcher("a/*.txt").fullmatch("a/b/c.txt")
+
+
+def test_two_stars_inside_a_name_are_one() -> None:
+    assert matcher("a/**.txt").fullmatch("a/b.txt")
+    assert not matcher("a/**.txt").fullmatch("a/b/c.txt")
+    assert matcher("[^a].txt").fullmatch("b.txt")
+    assert not matcher("[^a].txt").fullmatch("a.txt")
+
+
+# --- retry ---------------------------------------------------------------------------------------
+
+
+class SaidError(Exception):
+    def __init__(self, status: int, **headers: str) -> None:
+        self.response = type("R", (), {"status_code": status, "headers": headers})()
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 408])
+def test_a_busy_server_passes(status: int) -> None:
+    assert retry.passes(SaidError(status))
+
+
+LASTING = [
+    *map(SaidError, (401, 403, 404)),
+    FileNotFoundError(2, "x"),
+    PermissionError(13, "x"),
+    OSError(28, "full"),
+    NotADirectoryError(20, "x"),
+    OSError(36, "name too long"),
+    ValueError(),
+]
+
+
+@pytest.mark.parametrize("error", LASTING)
+def test_what_no_waiting_cures_is_raised_at_once(error: Exception) -> None:
+    calls = []
+
+    def action() -> None:
+        calls.append(1)
+        raise error
+
+    with pytest.raises(type(error)):
+        retry.patiently(action, sleep=lambda s: None)
+    assert len(calls) == 1
+
+
+def test_it_gives_up_after_so_many_failures_in_a_row_but_not_while_bytes_come() -> None:
+    calls, waits, came = [], [], [0]
+
+    def action() -> str:
+        calls.append(1)
+        if len(calls) < 30:
+            came[0] += 1
+            raise ConnectionError("dropped")
+        return "done"
+
+    assert retry.patiently(action, progress=lambda: came[0], sleep=waits.append) == "done"
+    assert max(waits) < 2
+    calls.clear()
+    waits.clear()
+    with pytest.raises(ConnectionError):
+        retry.patiently(action, sleep=waits.append)
+    assert len(calls) == retry.ATTEMPTS
+    assert waits == sorted(waits)
+    assert waits[-1] > 16 * waits[0] > 0
+
+
+def test_it_gives_up_after_long_silence_though_a_library_tried_for_most_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Eight times a library's own five tries of ten seconds would be a quarter of an hour."""
+    now, calls = [0.0], []
+    monkeypatch.setattr(retry.time, "monotonic", lambda: now[0])
+
+    def action() -> None:
+        calls.append(1)
+        now[0] += 65
+        raise TimeoutError("timed out")
+
+    with pytest.raises(TimeoutError):
+        retry.patiently(action, sleep=lambda seconds: None)
+    assert len(calls) == 2
+
+
+def test_the_server_decides_how_long_to_wait_where_it_says_so() -> None:
+    waits: list[float] = []
+    answers: list[Exception] = [SaidError(429, **{"Retry-After": "7"}), SaidError(503)]
+
+    def action() -> str:
+        if answers:
+            raise answers.pop(0)
+        return "done"
+
+    assert retry.patiently(action, sleep=waits.append) == "done"
+    assert waits[0] == 7
+    assert waits[1] < 7
+
+
+def test_a_wrapped_error_is_known_by_what_it_was_raised_from() -> None:
+    wrapped = FileNotFoundError("an error happened while trying to locate the file")
+    wrapped.__cause__ = SaidError(503)
+    assert retry.passes(wrapped)
+    assert retry.why(wrapped) == "HTTP 503"
+
+
+def test_a_server_that_is_waited_for_is_told_of_without_secrets(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENMILL_RETRY_SECONDS", "3")
+    failures = [ConnectionError("reset: https://me:key@host/a?sig=secret"), None]
+
+    def action() -> str:
+        if error := failures.pop(0):
+            raise error
+        return "done"
+
+    assert retry.patiently(action, sleep=lambda seconds: None) == "done"
+    assert "reset: https://***@host/a?***" in caplog.text
+    assert "another try in" in caplog.text
+    assert "secret" not in caplog.text

@@ -1,0 +1,1 @@
+"""What several tests share: inputs, commands, a slow twin of the encoder, servers on loopback."""

@@ -1,0 +1,59 @@
+"""An output bound to its plan: what was once taken for the same job, or shown badly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.inputs import write_jsonl
+
+import tokenmill
+from reliability.r14_changed_job import (
+    Job,
+    decided,
+    not_cleaned,
+    touched_large,
+    unfinished,
+)
+from tokenmill.errors import RefusedError
+from tokenmill.planning.plan import difference
+
+
+@pytest.mark.parametrize("state", [unfinished, decided, not_cleaned])
+def test_a_large_input_changed_between_its_samples_is_refused_in_every_state(
+    state: object, tmp_path: Path
+) -> None:
+    """While files got their names, only the time of the input tells: plan.json has it."""
+    job = Job(tmp_path, large=True)
+    state(job)  # type: ignore[operator]
+    name = touched_large(job)
+    with pytest.raises(RefusedError, match=name) as refused:
+        tokenmill.prepare(job.paths, job.output, **job.options())
+    assert "--overwrite" in refused.value.hint
+
+
+def test_a_separator_of_line_ends_is_shown_as_escapes(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("one\n\ntwo")
+    tokenmill.prepare(path, tmp_path / "o", workers=0)
+    with pytest.raises(RefusedError) as refused:
+        tokenmill.prepare(path, tmp_path / "o", workers=0, text_separator="\n\n")
+    assert r"text_separator: None -> '\n\n'" in refused.value.message
+
+
+def test_changed_inputs_are_listed_in_their_order(tmp_path: Path) -> None:
+    """Not in the order of a set, which is another one in every process."""
+    plans = []
+    for size in (1, 2):
+        sources = [{"name": f"{i}.jsonl", "size": size, "fingerprint": ""} for i in range(8)]
+        plans.append({"settings": {}, "sources": sources})
+    assert [line.split(":")[0] for line in difference(*plans)] == [f"{i}.jsonl" for i in range(8)]
+
+
+def test_an_old_plan_is_still_compared_after_the_inputs_moved(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    path = write_jsonl(tmp_path / "a" / "x.jsonl", ["one", "two"])
+    tokenmill.prepare(path, tmp_path / "o", workers=0)
+    (tmp_path / "b").mkdir()
+    moved = path.rename(tmp_path / "b" / "x.jsonl")
+    assert tokenmill.prepare(moved, tmp_path / "o", workers=0).already_done
