@@ -19,7 +19,7 @@ from tokenmill.engines.run import EncodingRun
 from tokenmill.engines.supply import Downloads
 from tokenmill.errors import TokenmillError
 from tokenmill.formats import copies_of
-from tokenmill.inputs.hf_dataset import dataset_files, is_dataset
+from tokenmill.inputs.hf_dataset import chosen_splits, dataset_files, is_dataset
 from tokenmill.inputs.kinds import refuse_changed
 from tokenmill.inputs.remote.hub import ListCache
 from tokenmill.output import commit as committing
@@ -57,7 +57,8 @@ def prepare(
 ) -> Result:
     """Turn text into token files; the same call resumes after any interruption.
 
-    `inputs`: files, directories, globs or URLs, one or several; or a `datasets.Dataset`.
+    `inputs`: files, directories, globs or URLs, one or several; a `datasets.Dataset`, or a
+    `DatasetDict` with `split="train"`, `val="split"` or `all_splits=True`.
 
     >>> tokenmill.prepare("data/*.parquet", "out", format="llmc", tokenizer="gpt2")
     """
@@ -66,7 +67,16 @@ def prepare(
     with interruptible() as interrupts, contextlib.ExitStack() as stack:
         if is_dataset(inputs):
             plan_settings(wanted, output)  # a wrong one is refused before anything is copied
-            inputs = stack.enter_context(dataset_files(inputs, output, wanted.text_column))
+            train, held = (
+                [
+                    file
+                    for one in side
+                    for file in stack.enter_context(dataset_files(one, output, wanted.text_column))
+                ]
+                for side in chosen_splits(inputs, wanted.choice)
+            )
+            inputs, held = train, [*held, *wanted.val_inputs]
+            wanted = msgspec.structs.replace(wanted, split="", val_inputs=tuple(held))
         return _prepare(inputs, output, wanted, observer, on_plan, interrupts)
 
 

@@ -16,8 +16,8 @@ from tokenmill.errors import UsageError
 
 Eot = Literal["append", "prepend", "none"]
 Cut = Literal["exact", "document"]
-# "given": the splits of token files that were imported
-ValKind = Literal["fraction", "docs", "tokens", "shard", "none", "given"]
+# "given": the splits of token files that were imported; "split": each source says its own
+ValKind = Literal["fraction", "docs", "tokens", "shard", "none", "given", "split"]
 EncoderChoice = Literal["auto", "gigatoken", "reference"]
 EncoderCheck = Literal["sample", "all", "none"]
 OnBadRow = Literal["stop", "quarantine"]
@@ -55,7 +55,7 @@ class Val(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def parse(cls, text: str | float) -> Val:
         text = str(text).strip()
-        if text in ("shard", "none"):
+        if text in ("shard", "none", "split"):
             return cls(kind=text)  # type: ignore[arg-type]
         kind, _, amount = text.partition(":")
         if kind in ("docs", "tokens") and amount:
@@ -70,7 +70,7 @@ class Val(msgspec.Struct, frozen=True, kw_only=True):
         if not 0 < fraction < 1:
             raise UsageError(
                 f"--val {text!r} is not a validation rule",
-                hint="use a fraction such as 0.0005, docs:N, tokens:N, shard or none",
+                hint="use a fraction such as 0.0005, docs:N, tokens:N, shard, split or none",
             )
         return cls(kind="fraction", fraction=repr(fraction))
 

@@ -146,10 +146,24 @@ LAYOUT = [
 
 SPLITS = [
     click.option(
+        "--split",
+        default="",
+        metavar="NAME",
+        show_default=False,
+        help="Take only this split (train, validation, test) of folders and globs.",
+    ),
+    click.option("--all-splits", is_flag=True, help="Mix the splits of a folder or glob."),
+    click.option(
         "--val",
         metavar="RULE",
-        help="Validation split: a fraction (0.0005), docs:N, tokens:N, shard (the first shard) or "
-        "none.  [default: the trainer's]",
+        help="Validation split: a fraction (0.0005), docs:N, tokens:N, shard (the first shard), "
+        "split (the files of the validation split) or none.  [default: the trainer's]",
+    ),
+    click.option(
+        "--val-inputs",
+        multiple=True,
+        metavar="FILES",
+        help="Files, a folder or a glob for the validation split; may be repeated.",
     ),
     click.option("--seed", type=int, default=0, help="For --val FRACTION."),
     click.option("--drop-empty", is_flag=True, help="Drop empty documents (counted)."),

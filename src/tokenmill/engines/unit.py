@@ -189,7 +189,7 @@ class UnitWorker:
         ):
             if batch.first_row >= rows.stop:
                 break
-            packer = Packer(self.settings, work.source.number)
+            packer = Packer(self.settings, work.source)
             for index in (i for i, row in enumerate(batch.rows.tolist()) if row in rows):
                 one = batch.document(index)
                 progress(_doing("encode", wanted.part, one))
@@ -359,7 +359,7 @@ class _UnitBuilder:
 
     def __init__(self, worker: UnitWorker, work: EncodeTask, part: int) -> None:
         self.worker, self.work, self.source, self.part = worker, work, work.source, part
-        self.packer = Packer(worker.settings, work.source.number)
+        self.packer = Packer(worker.settings, work.source)
         self.counts = Counts()
         self.bad: list[BadRow] = []
         self.first_row = -1  # of this unit, as its batches count them

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from stat import S_ISREG
 from typing import IO
+from urllib.parse import urlsplit
 
 import msgspec
 import xxhash
@@ -20,11 +21,19 @@ import xxhash
 from tokenmill.errors import InputError, SourceError
 from tokenmill.inputs.kind import SIGNATURES, InputKind
 from tokenmill.inputs.kinds import extension_names, kind_named, kind_of_path
-from tokenmill.inputs.listing import SkippedFile, decodable, expand, refuse_twice
-from tokenmill.inputs.remote.address import RemoteFile, hub_address, is_url
+from tokenmill.inputs.listing import SkippedFile, base_of, decodable, expand, refuse_twice
+from tokenmill.inputs.remote.address import (
+    RemoteFile,
+    fixed_folder,
+    has_magic,
+    hub_address,
+    is_url,
+    path_below,
+)
 from tokenmill.inputs.remote.hub import ListCache, endpoint, find_on_hub
 from tokenmill.inputs.remote.stores import find_in_store
 from tokenmill.inputs.source import Source
+from tokenmill.inputs.split_names import InputFiles, SplitChoice, choose_splits, named_splits
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
@@ -45,75 +54,110 @@ def find_sources(
     exclude: str | os.PathLike[str] | None = None,
     pins: dict[str, str] | None = None,
     shelf: ListCache | None = None,
+    choice: SplitChoice = SplitChoice(),  # noqa: B008 - frozen
+    val_inputs: Sequence[str | os.PathLike[str]] = (),
 ) -> SourceListing:
     """All files that the inputs name, checked and in order, and the skipped files with the reason.
 
     `exclude` is the output folder: where it is inside an input folder, a second run must not
     take what the first one wrote for input. `pins`: commits of the Hub that it is bound to.
+    `val_inputs`: files that are the validation split, also where an input folder holds them.
     """
     if not inputs:
         raise InputError("no inputs given", hint="name files, directories or globs")
-    skipped: list[SkippedFile] = []
-    files: list[str] = []  # paths, and the names of remote files
-    remote: dict[str, RemoteFile] = {}
-    folders: dict[str, list[str]] = {}
-    revisions: dict[str, str] = {}
-    for argument in [os.fspath(one) for one in inputs]:
-        if is_url(argument) and not os.path.exists(argument):
-            address = hub_address(argument, endpoint())
-            if address is None:
-                listed, passed_over = find_in_store(argument)
-            else:
-                pin = (pins or {}).get(address.root, "")
-                shelf = shelf or ListCache(lambda _: None)
-                revisions[address.root], listed, passed_over = find_on_hub(
-                    address, pin, shelf, extension_names()
-                )
-            skipped += [SkippedFile(path, reason) for path, reason in passed_over]
-            folders[argument] = found = [file.name for file in listed]
-            remote.update(zip(found, listed, strict=True))
-        else:
-            found = expand(argument, skipped)
-            if os.path.isdir(argument):
-                folders[argument] = found
-        files += found
+    search = _Search(pins or {}, shelf or ListCache(lambda _: None))
+    train = [search.find(os.fspath(one)) for one in inputs]
+    held = [search.find(os.fspath(one)) for one in val_inputs]
     if exclude is not None:
-        files = _outside(files, remote, exclude, skipped)
-    taken = set(files)
-    for folder, found in folders.items():
-        _refuse_mixture(folder, [path for path in found if path in taken])
+        train = search.outside(train, exclude)
+        held = search.outside(held, exclude)
+    apart = {file for one in held for file in one.files}
+    named = {file for one in train if not one.searched for file in one.files}
+    train = [one.without(apart - named) for one in train]
+    for one in (*train, *held):
+        if os.path.isdir(one.argument) or is_url(one.argument):
+            _refuse_mixture(one.argument, one.files)
+    files, val_files = choose_splits(train, choice, search.skipped)
+    if held:
+        check = SplitChoice(all_splits=choice.all_splits)
+        val_files = choose_splits(held, check, search.skipped)[0]
+        if not files:
+            raise InputError("--val-inputs takes all inputs: nothing is left to train on")
+    files += val_files
     refuse_twice(files)
-    local = [os.path.dirname(path) for path in files if path not in remote]
+    local = [os.path.dirname(path) for path in files if path not in search.remote]
     root = os.path.commonpath(local) if local else ""
+    first_val = len(files) - len(val_files)
 
     def identify(number: int, file: str) -> Source:
-        if file in remote:
-            return _remote_source(number, remote[file])
-        return _identify(number, file, os.path.relpath(file, root), text_column)
+        split = "val" if number >= first_val else ""
+        if file in search.remote:
+            source = _remote_source(number, search.remote[file])
+        else:
+            source = _identify(number, file, os.path.relpath(file, root), text_column)
+        return msgspec.structs.replace(source, split=split) if split else source
 
     with ThreadPoolExecutor(max_workers=4) as pool:
         sources = list(pool.map(identify, itertools.count(), files))
-    shown = [SkippedFile(decodable(s.path), s.reason) for s in skipped]
-    return SourceListing(tuple(sources), tuple(shown), revisions)
+    shown = [SkippedFile(decodable(s.path), s.reason) for s in search.skipped]
+    return SourceListing(tuple(sources), tuple(shown), search.revisions)
 
 
-def _outside(
-    files: list[str],
-    remote: Container[str],
-    folder: str | os.PathLike[str],
-    skipped: list[SkippedFile],
-) -> list[str]:
-    """Without the local files that are in the output folder."""
-    inside = os.path.join(os.path.realpath(folder), "")
-    kept = []
-    for file in files:
-        if file not in remote and os.path.realpath(file).startswith(inside):
-            skipped.append(SkippedFile(file, "in the output folder"))
+class _Search:
+    """Looks for the files of each argument, here and elsewhere."""
+
+    def __init__(self, pins: dict[str, str], shelf: ListCache) -> None:
+        self.pins, self.shelf = pins, shelf
+        self.skipped: list[SkippedFile] = []
+        self.remote: dict[str, RemoteFile] = {}  # by their names
+        self.revisions: dict[str, str] = {}
+
+    def find(self, argument: str) -> InputFiles:
+        if is_url(argument) and not os.path.exists(argument):
+            return self._elsewhere(argument)
+        files = expand(argument, self.skipped)
+        folder, searched = base_of(argument)
+        below = [os.path.relpath(file, folder) for file in files]
+        return InputFiles(argument, files, below, searched, named_splits(folder))
+
+    def _elsewhere(self, argument: str) -> InputFiles:
+        address = hub_address(argument, endpoint())
+        if address is None:
+            listed, passed_over = find_in_store(argument)
+            pattern = urlsplit(argument).path.strip("/")
         else:
-            kept.append(file)
-    if not kept:
-        raise InputError("the only inputs are in the output folder")
-    return kept
+            pin = self.pins.get(address.root, "")
+            self.revisions[address.root], listed, passed_over = find_on_hub(
+                address, pin, self.shelf, extension_names()
+            )
+            pattern = address.path
+        self.skipped += [SkippedFile(path, reason) for path, reason in passed_over]
+        folder = fixed_folder(pattern) if has_magic(pattern) else pattern
+        names = [file.name for file in listed]
+        paths = [path_below(name) for name in names]
+        self.remote.update(zip(names, listed, strict=True))
+        below = [path.removeprefix(folder).strip("/") or path for path in paths]
+        return InputFiles(argument, names, below, paths != [pattern])
+
+    def outside(self, found: list[InputFiles], folder: str | os.PathLike[str]) -> list[InputFiles]:
+        """Without the local files that are in the output folder."""
+        inside = os.path.join(os.path.realpath(folder), "")
+        ours = {
+            file
+            for one in found
+            for file in one.files
+            if file not in self.remote and os.path.realpath(file).startswith(inside)
+        }
+        self.skipped += [
+            SkippedFile(file, "in the output folder")
+            for one in found
+            for file in one.files
+            if file in ours
+        ]
+        kept = [one.without(ours) for one in found]
+        if found and not any(one.files for one in kept):
+            raise InputError("the only inputs are in the output folder")
+        return kept
 
 
 def _remote_source(number: int, file: RemoteFile) -> Source:
@@ -194,6 +238,7 @@ def _identify(
         mtime_ns=stat.st_mtime_ns,
         rows=facts.rows,
         chained=facts.chained,
+        split=listed.split if listed else "",
     )
 
 

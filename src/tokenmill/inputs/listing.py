@@ -68,10 +68,26 @@ def expand(argument: str, skipped: list[SkippedFile]) -> list[str]:
     raise InputError(f"{argument}: no such file or directory")
 
 
-def _expand_glob(pattern: str, skipped: list[SkippedFile]) -> list[str]:
-    fixed = 0  # leading components without magic: named by the user, hidden or not
+def base_of(argument: str) -> tuple[str, bool]:
+    """The folder that an argument names, and whether files below it are found by searching."""
+    if os.path.isdir(argument):
+        return os.path.abspath(argument), True
+    if os.path.exists(argument):
+        return os.path.dirname(os.path.dirname(os.path.abspath(argument))), False
+    parts = Path(argument).parts
+    return os.path.abspath(os.path.join("", *parts[: _fixed_parts(argument)])), True
+
+
+def _fixed_parts(pattern: str) -> int:
+    """Leading components without magic: named by the user, hidden or not."""
+    fixed = 0
     while not glob.has_magic(Path(pattern).parts[fixed]):
         fixed += 1
+    return fixed
+
+
+def _expand_glob(pattern: str, skipped: list[SkippedFile]) -> list[str]:
+    fixed = _fixed_parts(pattern)
     files: list[str] = []
     # include_hidden, so that a skipped file is listed and not just absent
     for match in sorted(glob.glob(pattern, recursive=True, include_hidden=True), key=os.fsencode):

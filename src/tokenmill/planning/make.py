@@ -62,10 +62,12 @@ def make_plan(
     asked = options.memory
     memory = None if asked is None else parse_bytes(asked, what="--memory")
     budget = fit_budget(options.workers, memory)
-    remote = any(is_url(os.fspath(one)) for one in inputs)
+    remote = any(is_url(os.fspath(one)) for one in (*inputs, *options.val_inputs))
     pins = bound_revisions() if remote and not options.overwrite else {}
     shelf = shelf or ListCache(read_from_cache)
-    found = find_sources(inputs, settings.text_column, exclude=output, pins=pins, shelf=shelf)
+    found = find_sources(
+        inputs, settings.text_column, output, pins, shelf, options.choice, options.val_inputs
+    )
     kinds = {source.kind for source in found.sources}
     if settings.text_separator and not any(kind_named(kind).has_separators for kind in kinds):
         raise UsageError("--text-separator: none of the inputs is a text file")

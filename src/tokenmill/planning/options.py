@@ -13,6 +13,7 @@ from tokenmill.amounts import parse_count
 from tokenmill.errors import UsageError
 from tokenmill.formats import Format, get_format
 from tokenmill.inputs.remote.address import is_url
+from tokenmill.inputs.split_names import SplitChoice, check_choice
 from tokenmill.settings import (
     DEFAULT_DOWNLOADS,
     DEFAULT_START_METHOD,
@@ -56,7 +57,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     last_shard: LastShard | None = None
     compression: Compression | None = None
     name: str | None = None
+    split: str = ""
+    all_splits: bool = False
     val: str | float | None = None
+    val_inputs: tuple[str, ...] = ()
     seed: int = 0
     drop_empty: bool = False
     min_tokens: str | int | None = None
@@ -73,6 +77,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     keep_downloads: bool = True
     downloads: int = DEFAULT_DOWNLOADS
 
+    @property
+    def choice(self) -> SplitChoice:
+        return SplitChoice(
+            split=self.split,
+            all_splits=self.all_splits,
+            by_name=self.val == "split",
+            val_inputs=bool(self.val_inputs),
+        )
+
 
 def make_options(options: dict[str, Any]) -> Options:
     for field in msgspec.structs.fields(Options):
@@ -80,6 +93,11 @@ def make_options(options: dict[str, Any]) -> Options:
         choices = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())
         if choices and isinstance(options.get(field.name), str):
             one_of("--" + field.name.replace("_", "-"), options[field.name], choices)
+    held = options.get("val_inputs", ())
+    if isinstance(held, str | os.PathLike):
+        held = [held]
+    if isinstance(held, list | tuple):
+        options = {**options, "val_inputs": tuple(os.fspath(one) for one in held)}
     try:
         wanted = Options(**options)
         msgspec.convert(msgspec.to_builtins(wanted), Options)  # a Struct's own call checks no types
@@ -89,6 +107,9 @@ def make_options(options: dict[str, Any]) -> Options:
         raise UsageError(f"--seed {wanted.seed}: must be from 0 to 2**64 - 1")
     if not 1 <= wanted.downloads <= 64:
         raise UsageError(f"--downloads {wanted.downloads}: must be from 1 to 64")
+    if wanted.val_inputs and wanted.val not in (None, "split"):
+        raise UsageError(f"--val-inputs contradicts --val {wanted.val}", hint="leave --val out")
+    check_choice(wanted.choice)
     return wanted
 
 
@@ -106,7 +127,8 @@ def plan_settings(
     if any(letter in options.text_column for letter in '"\\') or not options.text_column:
         raise UsageError(f"--text-column {options.text_column!r}: cannot be a column's name")
     formats = formats_of(options.format)
-    val = Val.parse(_default_val(formats) if options.val is None else options.val)
+    asked = "split" if options.val_inputs else options.val
+    val = Val.parse(_default_val(formats) if asked is None else asked)
     separated = any((options.eot or fmt.eot) != "none" for fmt in formats)
     eot_id, bos_id = _special_ids(options, encoding, separated)
     vocab_size = max(encoding.vocab_size, eot_id + 1, bos_id + 1)

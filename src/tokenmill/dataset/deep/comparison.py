@@ -118,8 +118,11 @@ class BatchComparison(NamedTuple):
         """The documents of a batch that belong to a stream: by hash, and not dropped."""
         mask = np.ones(len(batch.rows), bool)
         if len(self.streams) > 1:
-            hashes = document_hash(self.settings.seed, source.number, batch.positions)
-            validation = hashes < np.uint64(self.settings.val.threshold)
+            if self.settings.val.kind == "split":
+                validation = np.full(len(mask), source.split == "val")
+            else:
+                hashes = document_hash(self.settings.seed, source.number, batch.positions)
+                validation = hashes < np.uint64(self.settings.val.threshold)
             mask = validation if stream else ~validation
         if self.settings.drops:
             least = max(self.settings.min_tokens, int(self.settings.drop_empty))

@@ -121,7 +121,8 @@ def _source_or_fault(
         return f"cannot be read any more: {error.message}"
     if not is_url(name) and source.fingerprint != fingerprint:
         return "changed since the dataset was made (same size, other content)"
-    return msgspec.structs.replace(source, number=number, name=name, fingerprint=fingerprint)
+    changes = {"number": number, "name": name, "fingerprint": fingerprint}
+    return msgspec.structs.replace(source, **changes, split=entry.get("split", ""))
 
 
 def read_tasks(directory: Path, manifest: Manifest) -> tuple[list[SegmentTask], list[Problem]]:
