@@ -91,6 +91,7 @@ RUN_CHANGES: dict[str, Free] = {
     "encoder": Free({"encoder": "reference"}),
     "encoder_check": Free({"encoder_check": False}),
     "on_bad_row": Free({"on_bad_row": "quarantine"}),
+    "allow_empty_split": Free({"allow_empty_split": True}),
     "overwrite": Free({"overwrite": True}),
     "keep_downloads": Free({"keep_downloads": False}),
     "downloads": Free({"downloads": 1}),

@@ -27,6 +27,7 @@ from tokenmill.output.journal import UnitRecord
 from tokenmill.output.recovery import bound_revisions, open_job
 from tokenmill.output.result import Result, warnings_of, write_run_record
 from tokenmill.output.workspace import Workspace
+from tokenmill.planning.empty_splits import refuse_surely_empty
 from tokenmill.planning.make import Proposal, make_plan
 from tokenmill.planning.needs import refuse_if_offline
 from tokenmill.planning.options import Options, make_options, plan_settings
@@ -93,6 +94,8 @@ def _prepare(
     prepared = propose(inputs, output, wanted)
     if prepared.budget.note:
         observer.note(prepared.budget.note)
+    if not prepared.run.allow_empty_split:
+        refuse_surely_empty(prepared.plan)
     workspace = Workspace(output)
     supply = make_supply(prepared, workspace)
     is_new = not workspace.plan.exists() and not workspace.manifest.exists()
@@ -118,7 +121,12 @@ def _prepare(
             if others:
                 observer.note(f"encoded; now writing {', '.join(others)}")
             manifest = committing.commit(
-                prepared.plan, run.books.ledger, run.frontier.state, workspace, interrupts.check
+                prepared.plan,
+                run.books.ledger,
+                run.frontier.state,
+                workspace,
+                interrupts.check,
+                allow_empty=prepared.run.allow_empty_split or prepared.plan.settings.limited,
             )
         seconds = time.monotonic() - began
         if workspace.work.exists():

@@ -156,14 +156,18 @@ SPLITS = [
     click.option(
         "--val",
         metavar="RULE",
-        help="Validation split: a fraction (0.0005), docs:N, tokens:N, shard (the first shard), "
-        "split (the files of the validation split) or none.  [default: the trainer's]",
+        help="Validation split: a fraction of the documents (0.0005), tail:0.1 (the last tenth of "
+        "the tokens), docs:N, tokens:N, shard (the first shard), split (the files of the "
+        "validation split) or none.  [default: the trainer's]",
     ),
     click.option(
         "--val-inputs",
         multiple=True,
         metavar="FILES",
         help="Files, a folder or a glob for the validation split; may be repeated.",
+    ),
+    click.option(
+        "--allow-empty-split", is_flag=True, help="Commit also if a split has no documents."
     ),
     click.option("--seed", type=int, default=0, help="For --val FRACTION."),
     click.option("--drop-empty", is_flag=True, help="Drop empty documents (counted)."),

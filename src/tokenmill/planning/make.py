@@ -14,7 +14,7 @@ from tokenmill.inputs.kinds import kind_named
 from tokenmill.inputs.remote.address import is_url
 from tokenmill.inputs.remote.hub import ListCache
 from tokenmill.planning.needs import Needs
-from tokenmill.planning.options import Options, plan_settings, run_settings
+from tokenmill.planning.options import Options, plan_settings, run_settings, whole_text_val
 from tokenmill.planning.plan import Plan
 from tokenmill.settings import RunSettings
 from tokenmill.system.cache import read_from_cache
@@ -68,6 +68,8 @@ def make_plan(
     found = find_sources(
         inputs, settings.text_column, output, pins, shelf, options.choice, options.val_inputs
     )
+    if val := whole_text_val(options, found.sources):
+        settings = plan_settings(msgspec.structs.replace(options, val=val), output, encoding)
     kinds = {source.kind for source in found.sources}
     if settings.text_separator and not any(kind_named(kind).has_separators for kind in kinds):
         raise UsageError("--text-separator: none of the inputs is a text file")

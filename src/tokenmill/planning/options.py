@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -12,7 +13,9 @@ import msgspec
 from tokenmill.amounts import parse_count
 from tokenmill.errors import UsageError
 from tokenmill.formats import Format, get_format
+from tokenmill.inputs.kinds import kind_named
 from tokenmill.inputs.remote.address import is_url
+from tokenmill.inputs.source import Source
 from tokenmill.inputs.split_names import SplitChoice, check_choice
 from tokenmill.settings import (
     DEFAULT_DOWNLOADS,
@@ -37,6 +40,8 @@ from tokenmill.system.memory import Budget
 from tokenmill.tokenizer.bundled import Encoding
 from tokenmill.tokenizer.encoders.fast import fast_verdict
 from tokenmill.tokenizer.files import find_encoding, settled_id, special_id
+
+WHOLE_TEXT_VAL = "tail:0.1"
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +78,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     encoder: EncoderChoice = "auto"
     encoder_check: EncoderCheck | bool = "sample"  # True is "sample", False is "none"
     on_bad_row: OnBadRow = "stop"
+    allow_empty_split: bool = False
     overwrite: bool = False
     keep_downloads: bool = True
     downloads: int = DEFAULT_DOWNLOADS
@@ -150,6 +156,16 @@ def plan_settings(
         **_limits(options),
     )
     return layout_settings(bare, options, formats, output)
+
+
+def whole_text_val(options: Options, sources: Sequence[Source]) -> str | None:
+    """`tail:0.1` for one text file without a separator, where the format's default is a fraction:
+    a hash of its only document would leave one split empty."""
+    alone = len(sources) == 1 and kind_named(sources[0].kind).has_separators
+    if not alone or options.text_separator is not None or options.val is not None:
+        return None
+    default = Val.parse(_default_val(formats_of(options.format)))
+    return WHOLE_TEXT_VAL if default.kind == "fraction" else None
 
 
 def _default_val(formats: list[Format]) -> str:
@@ -285,7 +301,7 @@ def _shard_tokens(options: Options, fmt: Format, val: Val) -> int:
         if val.kind == "shard":
             raise UsageError(
                 f"--val shard: {fmt.name} has no shards",
-                hint="use --val 0.0005, docs:N, tokens:N or none",
+                hint="use --val 0.0005, tail:0.1, docs:N, tokens:N or none",
             )
         return 0
     asked = fmt.shard_tokens if options.shard_tokens is None else options.shard_tokens
@@ -378,6 +394,7 @@ def run_settings(options: Options, budget: Budget, encoding: Encoding) -> RunSet
         encoder=options.encoder,
         encoder_check=("sample" if check else "none") if isinstance(check, bool) else check,
         on_bad_row=options.on_bad_row,
+        allow_empty_split=options.allow_empty_split,
         overwrite=options.overwrite,
         keep_downloads=options.keep_downloads,
         downloads=options.downloads,

@@ -2,7 +2,7 @@
 
 There are one or two streams. Where a hashed fraction of the documents is the validation split, or
 whole sources are, `train` and `val` are two streams, each in document order. With every other rule
-there is one stream, and the validation split is its beginning.
+there is one stream, and the validation split is its beginning, or (`tail`) its end.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ def streams_of(val: Val) -> tuple[tuple[str, ...], ...]:
         return (("train",), ("val",))
     if val.kind == "none":
         return (("train",),)
+    if val.kind == "tail":
+        return (("train", "val"),)
     return (("val", "train"),)
 
 
