@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,11 +18,12 @@ from tokenmill.engines.local.forkserver import start_fork_server
 from tokenmill.engines.observer import Observer, Snapshot
 from tokenmill.engines.run import EncodingRun
 from tokenmill.engines.supply import Downloads
-from tokenmill.errors import TokenmillError
+from tokenmill.errors import TokenmillError, UsageError
 from tokenmill.formats import copies_of
 from tokenmill.inputs.hf_dataset import chosen_splits, dataset_files, is_dataset
 from tokenmill.inputs.kinds import refuse_changed
 from tokenmill.inputs.remote.hub import ListCache
+from tokenmill.inputs.stdin import NAME, is_stdin, stdin_file
 from tokenmill.output import commit as committing
 from tokenmill.output.journal import UnitRecord
 from tokenmill.output.recovery import bound_revisions, open_job
@@ -78,6 +80,14 @@ def prepare(
             )
             inputs, held = train, [*held, *wanted.val_inputs]
             wanted = msgspec.structs.replace(wanted, split="", val_inputs=tuple(held))
+        elif is_stdin(inputs):
+            if not wanted.input_rules.kind_for(NAME):
+                raise UsageError(
+                    "-: what standard input holds is not known",
+                    hint="say it: --as jsonl, csv, text ...",
+                )
+            plan_settings(wanted, output)
+            inputs = stack.enter_context(stdin_file(output, sys.stdin.buffer))
         return _prepare(inputs, output, wanted, observer, on_plan, interrupts)
 
 

@@ -101,6 +101,8 @@ class Reading(msgspec.Struct, frozen=True):
     text_column: str
     separator: bytes | None = None  # of documents in a text file; None: a file is one document
     may_cut: bool = False  # a giant text may be cut between words, see tokenizer/encoders/cuts.py
+    template: str = ""  # of the text, from several columns; '': the text column
+    where: str = ""  # a condition that rows must meet; '': all rows
 
 
 def is_plain_path(path: str) -> bool:
@@ -123,6 +125,11 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     compression: Compression = "none"
 
 
+# Settings that came later: at their default they are in no plan, so that a plan of before is the
+# same plan.
+LEFT_OUT = ("text_template", "where")
+
+
 class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What decides the bytes. Every field is part of the output's fingerprint."""
 
@@ -143,6 +150,8 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int = 0  # one with more, too; 0: no limit
     limit_docs: int = 0  # the first documents only; 0: all
     limit_tokens: int = 0  # only documents that begin before this token
+    text_template: str = ""  # of the text, from several columns
+    where: str = ""  # a condition that rows must meet
 
     @property
     def first(self) -> Layout:
@@ -152,7 +161,7 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def reading(self) -> Reading:
         separator = None if self.text_separator is None else self.text_separator.encode()
-        return Reading(self.text_column, separator, self.may_cut)
+        return Reading(self.text_column, separator, self.may_cut, self.text_template, self.where)
 
     @property
     def drops(self) -> bool:
@@ -179,7 +188,8 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
                 result |= {**first, "more": more}
             elif field == "drop_empty":
                 result["name"] = name
-            result[field] = value
+            if field not in LEFT_OUT or value:
+                result[field] = value
         return result
 
     @classmethod

@@ -315,20 +315,20 @@ def test_objects_of_s3_give_the_tokens_of_the_same_files_on_disk(
         s3.put_object(Bucket="corpus", Key=f"web/{path.name}", Body=path.read_bytes())
     s3.put_object(Bucket="corpus", Key="web/deep/9.parquet", Body=local[0].read_bytes())
     s3.put_object(Bucket="corpus", Key="web/_SUCCESS", Body=b"")
-    ok(command("prepare", *local, "-o", tmp_path / "same"))
+    ok(command("prepare", *local, "-o", tmp_path / "same", "--val", "docs:9"))
     for i, url in enumerate(["s3://corpus/web/*.parquet", "s3://corpus/web/[0-3].parquet"]):
         out = tmp_path / f"out{i}"
-        done = ok(command("prepare", url, "-o", out, env=env))
+        done = ok(command("prepare", url, "-o", out, "--val", "docs:9", env=env))
         assert token_bytes(out) == token_bytes(tmp_path / "same")
         assert "verysecret" not in done.stdout + done.stderr
         assert "verysecret" not in (out / "manifest.json").read_text()
         assert "verysecret" not in (out / "run.json").read_text()
-    ok(command("prepare", "s3://corpus/web", "-o", tmp_path / "all", env=env))
+    ok(command("prepare", "s3://corpus/web", "-o", tmp_path / "all", "--val", "docs:9", env=env))
     manifest = (tmp_path / "all" / "manifest.json").read_text()
     assert "s3://corpus/web/deep/9.parquet" in manifest
     assert "_SUCCESS" not in manifest
     gone = tmp_path / "not-kept"
-    ok(command("prepare", url, "-o", gone, "--no-keep-downloads", env=env))
+    ok(command("prepare", url, "-o", gone, "--no-keep-downloads", "--val", "docs:9", env=env))
     assert token_bytes(gone) == token_bytes(tmp_path / "same")
 
 
@@ -353,9 +353,15 @@ def test_an_object_that_was_replaced_is_another_input(
 ) -> None:
     body = write_jsonl(tmp_path / "a.jsonl", texts[:30]).read_bytes()
     s3.put_object(Bucket="corpus", Key="a.jsonl", Body=body)
-    ok(command("prepare", "s3://corpus/a.jsonl", "-o", tmp_path / "out", env=env))
+    ok(
+        command(
+            "prepare", "s3://corpus/a.jsonl", "-o", tmp_path / "out", "--val", "docs:9", env=env
+        )
+    )
     s3.put_object(Bucket="corpus", Key="a.jsonl", Body=body.replace(b"a", b"b"))
-    done = command("prepare", "s3://corpus/a.jsonl", "-o", tmp_path / "out", env=env)
+    done = command(
+        "prepare", "s3://corpus/a.jsonl", "-o", tmp_path / "out", "--val", "docs:9", env=env
+    )
     assert done.returncode == 2
     assert "content changed" in done.stderr
 

@@ -62,8 +62,32 @@ FINEWEB = [
 READING = [
     click.option(
         "--text-column",
-        default="text",
-        help="Column or JSON field with the text; a.b is field b in a.",
+        multiple=True,
+        metavar="NAME",
+        help="Column or JSON field with the text; a.b is field b in a. 'GLOB=NAME' for some of "
+        "the files; may be repeated.  [default: text]",
+    ),
+    click.option(
+        "--text",
+        default="",
+        metavar="TEMPLATE",
+        show_default=False,
+        help=r"Text from several columns, such as '{title}\n\n{text}'.",
+    ),
+    click.option(
+        "--where",
+        default="",
+        metavar="CONDITION",
+        show_default=False,
+        help="Only rows that meet a condition, such as \"language == 'de' and score > 0.8\".",
+    ),
+    click.option(
+        "--as",
+        "as_kind",
+        multiple=True,
+        metavar="KIND",
+        help="Read the files as parquet, arrow, jsonl, json, csv, tsv or text, whatever their "
+        "extension. 'GLOB=KIND' for some of them; may be repeated.",
     ),
     click.option(
         "--text-separator",

@@ -65,6 +65,8 @@ def expand(argument: str, skipped: list[SkippedFile]) -> list[str]:
                 f"{argument}: no file matches", hint="check the pattern; an empty glob is an error"
             )
         return files
+    if argument == "-":
+        raise InputError("-: only `prepare` reads standard input", hint="write it to a file")
     raise InputError(f"{argument}: no such file or directory")
 
 

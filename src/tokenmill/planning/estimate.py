@@ -18,6 +18,7 @@ from tokenmill.formats import copies_of, get_format
 from tokenmill.formats.base import itemsize
 from tokenmill.inputs.download import at_hand_already, copy_fault
 from tokenmill.inputs.find import at_hand
+from tokenmill.inputs.kinds import kind_named
 from tokenmill.inputs.readers.parquet_metadata import open_parquet, text_chunks
 from tokenmill.inputs.segments import UNIT_BYTES
 from tokenmill.inputs.source import Source
@@ -139,7 +140,7 @@ def _at_hand(plan: Plan) -> Plan:
         path = at_hand_already(source.remote, compare=False)
         try:
             if path:
-                here.append(at_hand(source, path, plan.settings.text_column))
+                here.append(at_hand(source, path, plan.settings.reading))
         except InputError:
             if not copy_fault(path, source.remote):
                 raise  # else it is damaged, and `prepare` will download it once more
@@ -172,7 +173,8 @@ class CountedTokens(NamedTuple):
 def counted_tokens(plan: Plan) -> CountedTokens | None:
     """What the sources say themselves, where all of them say it and it is of this tokenizer."""
     settings = plan.settings
-    if settings.tokenizer not in COUNTED_TOKENIZERS or settings.text_column != "text":
+    plain = settings.text_column == "text" and not settings.text_template and not settings.where
+    if settings.tokenizer not in COUNTED_TOKENIZERS or not plain:
         return None  # FineWeb's counts are of GPT-2 and of its column text
     if any(source.kind != "parquet" for source in plan.sources):
         return None
@@ -404,14 +406,14 @@ def run_seconds(plan: Plan, sample: Sample, cores: int, text_bytes: int) -> tupl
     chains = [
         (sample.of(s).text_bytes * s.size / sample.of(s).input_bytes / sample.speed, s.name)
         for s in plan.sources
-        if s.compression
+        if s.compression or kind_named(s.kind).sequential
     ]
     longest, name = max(chains, default=(0.0, ""))
     seconds = STARTUP_SECONDS + max(spread, longest)
     if longest <= max(spread, 10) or cores == 1:
         return seconds, []
     note = (
-        f"{name} is one compressed stream, which one worker reads: it decides how long the run "
+        f"{name} can only be read from its start, by one worker: it decides how long the run "
         f"takes (on {cores} cores the rest would be done in {spread:.0f} s)"
     )
     return seconds, [note]

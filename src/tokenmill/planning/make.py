@@ -65,9 +65,8 @@ def make_plan(
     remote = any(is_url(os.fspath(one)) for one in (*inputs, *options.val_inputs))
     pins = bound_revisions() if remote and not options.overwrite else {}
     shelf = shelf or ListCache(read_from_cache)
-    found = find_sources(
-        inputs, settings.text_column, output, pins, shelf, options.choice, options.val_inputs
-    )
+    rules = options.input_rules
+    found = find_sources(inputs, settings.text_column, output, pins, shelf, rules)
     if val := whole_text_val(options, found.sources):
         settings = plan_settings(msgspec.structs.replace(options, val=val), output, encoding)
     kinds = {source.kind for source in found.sources}

@@ -13,8 +13,10 @@ import msgspec
 from tokenmill.amounts import parse_count
 from tokenmill.errors import UsageError
 from tokenmill.formats import Format, get_format
+from tokenmill.inputs.input_rules import EVERY, InputRules, PatternRules, parse_rules
 from tokenmill.inputs.kinds import kind_named
 from tokenmill.inputs.remote.address import is_url
+from tokenmill.inputs.rows.row_rule import columns_needed
 from tokenmill.inputs.source import Source
 from tokenmill.inputs.split_names import SplitChoice, check_choice
 from tokenmill.settings import (
@@ -30,6 +32,7 @@ from tokenmill.settings import (
     Layout,
     OnBadRow,
     PlanSettings,
+    Reading,
     RunSettings,
     StartMethod,
     Val,
@@ -48,6 +51,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What a user may ask for; None means the format's or the machine's default."""
 
     text_column: str = "text"
+    text: str = ""
+    where: str = ""
+    column_rules: PatternRules = ()  # text columns of some of the files
+    kind_rules: PatternRules = ()  # kinds of files, as the user says
     text_separator: str | None = None
     tokenizer: str = "gpt2"
     pattern: str = ""
@@ -84,6 +91,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     downloads: int = DEFAULT_DOWNLOADS
 
     @property
+    def input_rules(self) -> InputRules:
+        return InputRules(
+            choice=self.choice,
+            val_inputs=self.val_inputs,
+            kinds=self.kind_rules,
+            columns=self.column_rules,
+            needed=columns_needed(Reading(self.text_column, template=self.text, where=self.where)),
+        )
+
+    @property
     def choice(self) -> SplitChoice:
         return SplitChoice(
             split=self.split,
@@ -93,17 +110,30 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+def _several(options: dict[str, Any], name: str) -> list[Any]:
+    """An option that may be given once or several times."""
+    value = options.get(name) or ()
+    if isinstance(value, str | os.PathLike):
+        return [value]
+    if not isinstance(value, list | tuple):
+        raise UsageError(f"{name} must be a string or a list of strings")
+    return list(value)
+
+
 def make_options(options: dict[str, Any]) -> Options:
     for field in msgspec.structs.fields(Options):
         kinds = (field.type, *get_args(field.type))
         choices = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())
         if choices and isinstance(options.get(field.name), str):
             one_of("--" + field.name.replace("_", "-"), options[field.name], choices)
-    held = options.get("val_inputs", ())
-    if isinstance(held, str | os.PathLike):
-        held = [held]
-    if isinstance(held, list | tuple):
-        options = {**options, "val_inputs": tuple(os.fspath(one) for one in held)}
+    options = {**options, "val_inputs": tuple(map(os.fspath, _several(options, "val_inputs")))}
+    column, columns = parse_rules("--text-column", _several(options, "text_column"))
+    kind, kinds = parse_rules("--as", _several(options, "as_kind"))
+    options.pop("as_kind", None)
+    options |= {"text_column": column or "text", "column_rules": columns}
+    options["kind_rules"] = (*kinds, *([(EVERY, kind)] if kind else []))
+    for _, name in options["kind_rules"]:
+        kind_named(name)
     try:
         wanted = Options(**options)
         msgspec.convert(msgspec.to_builtins(wanted), Options)  # a Struct's own call checks no types
@@ -132,6 +162,9 @@ def plan_settings(
         raise UsageError(f"{output!r}: not a name in UTF-8")
     if any(letter in options.text_column for letter in '"\\') or not options.text_column:
         raise UsageError(f"--text-column {options.text_column!r}: cannot be a column's name")
+    if options.text and (options.text_column != "text" or options.column_rules):
+        raise UsageError("--text contradicts --text-column", hint="leave one of them out")
+    _ = options.input_rules.needed  # a template or a condition that is none is refused here
     formats = formats_of(options.format)
     asked = "split" if options.val_inputs else options.val
     val = Val.parse(_default_val(formats) if asked is None else asked)
@@ -154,6 +187,8 @@ def plan_settings(
         seed=options.seed,
         drop_empty=options.drop_empty,
         **_limits(options),
+        text_template=options.text,
+        where=options.where,
     )
     return layout_settings(bare, options, formats, output)
 

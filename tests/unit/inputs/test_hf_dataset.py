@@ -17,6 +17,7 @@ import tokenmill
 from tokenmill.errors import BadRowError, InputError, RefusedError, UsageError
 from tokenmill.inputs.find import find_sources
 from tokenmill.inputs.hf_dataset import is_dataset
+from tokenmill.inputs.input_rules import InputRules
 from tokenmill.inputs.split_names import SplitChoice
 
 datasets = pytest.importorskip("datasets")
@@ -75,7 +76,8 @@ def test_a_folder_of_save_to_disk(rows: dict[str, Any], tmp_path: Path) -> None:
 def test_a_folder_of_a_dict_of_splits(rows: dict[str, Any], tmp_path: Path) -> None:
     one = datasets.Dataset.from_dict(rows)
     datasets.DatasetDict({"train": one, "test": one.select(range(5))}).save_to_disk(tmp_path / "d")
-    mixed = find_sources([tmp_path / "d"], "text", choice=SplitChoice(all_splits=True))
+    mix = InputRules(choice=SplitChoice(all_splits=True))
+    mixed = find_sources([tmp_path / "d"], "text", rules=mix)
     names = [source.name for source in mixed.sources]
     assert names == ["test/data-00000-of-00001.arrow", "train/data-00000-of-00001.arrow"]
     reasons = {Path(one.path).name: one.reason for one in mixed.skipped}

@@ -13,6 +13,7 @@ from support.inputs import write_jsonl
 import tokenmill
 from tokenmill.errors import InputError, TokenmillError, UsageError
 from tokenmill.inputs.find import find_sources
+from tokenmill.inputs.input_rules import InputRules
 from tokenmill.inputs.split_names import InputFiles, SplitChoice
 
 TRAIN = ["a train text", "and another train text"]
@@ -38,7 +39,8 @@ def split_counts(output: Path) -> dict[str, int]:
 def names(*inputs: object, **choice: Any) -> tuple[list[str], list[str]]:
     held = choice.pop("val_inputs", ())
     wanted = SplitChoice(**choice, val_inputs=bool(held))
-    found = find_sources([str(i) for i in inputs], "text", choice=wanted, val_inputs=held)
+    rules = InputRules(choice=wanted, val_inputs=tuple(held))
+    found = find_sources([str(i) for i in inputs], "text", rules=rules)
     return (
         [source.name for source in found.sources if not source.split],
         [source.name for source in found.sources if source.split == "val"],
@@ -100,7 +102,7 @@ def test_folders_of_splits_and_folders_that_are_named_apart(tmp_path: Path) -> N
 def test_one_split_is_picked_and_the_others_are_listed(folder: Path) -> None:
     assert names(folder, split="train") == (["train-0.jsonl"], [])
     assert names(folder, split="val") == (["validation-0.jsonl"], [])
-    found = find_sources([folder], "text", choice=SplitChoice(split="train"))
+    found = find_sources([folder], "text", rules=InputRules(choice=SplitChoice(split="train")))
     assert {Path(one.path).name: one.reason for one in found.skipped} == {
         "test-0.jsonl": "of the test split, which is not asked for",
         "validation-0.jsonl": "of the validation split, which is not asked for",

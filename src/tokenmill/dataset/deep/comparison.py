@@ -101,6 +101,7 @@ class BatchComparison(NamedTuple):
         """Each row must be where it belongs, each chosen document what it should be."""
         counts.rows += batch.row_count
         counts.quarantined += len(batch.bad)
+        counts.dropped += batch.filtered
         counts.text_bytes += batch.texts.size
         for number, stream in enumerate(self.streams):
             low = stream.from_row(source.number, batch.first_row)
