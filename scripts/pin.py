@@ -18,7 +18,8 @@ def main(python: str) -> None:
     print("# The versions with which the tests last passed. `make constraints` writes this file.")
     for package in sorted(packages, key=lambda package: package["name"].lower()):
         if package["name"].lower() not in NOT_PINNED:
-            print(f"{package['name']}=={package['version']}")
+            version = package["version"].partition("+")[0]  # "+cpu" is only where it came from
+            print(f"{package['name']}=={version}")
 
 
 if __name__ == "__main__":

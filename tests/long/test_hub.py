@@ -18,7 +18,7 @@ from support.hub import (
     INPUT,
     World,
     ok,
-    world,  # noqa: F401  # noqa: F401  # noqa: F401  # noqa: F401
+    world,  # noqa: F401  # noqa: F401  # noqa: F401  # noqa: F401  # noqa: F401
 )
 from support.loopback_hub import Answer, Request, sha256
 
@@ -266,3 +266,63 @@ def test_a_cache_filled_by_the_library_itself_is_used(world: World) -> None:
     ok(world.prepare(HF_HUB_OFFLINE="1"))
     assert len(world.content_requests()) == before
     assert token_bytes(world.out) == world.expected()
+
+
+@pytest.mark.parametrize("damage", ["flipped", "shorter"])
+def test_a_file_damaged_in_the_cache_is_found_and_fetched_again(world: World, damage: str) -> None:
+    ok(world.prepare("--download-only"))
+    blob = next((world.folder / "hf").rglob(f"blobs/{sha256(world.contents[FILES[2]])}"))
+    content = bytearray(blob.read_bytes())
+    content[len(content) // 2] ^= 1
+    blob.write_bytes(content if damage == "flipped" else content[:-7])
+    ok(world.prepare())
+    assert token_bytes(world.out) == world.expected()
+    assert world.content_requests().count(FILES[2]) == 2
+
+
+def test_a_file_with_brackets_in_its_name_can_be_named(world: World) -> None:
+    world.repo.commit({"x/[a].parquet": world.contents[FILES[0]], "x/a.parquet": b"another"})
+    ok(world.run("prepare", f"hf://datasets/{EDU}/x/[a].parquet", "-o", world.out))
+    ok(command("prepare", world.local[0], "-o", world.folder / "same"))
+    assert token_bytes(world.out) == token_bytes(world.folder / "same")
+
+
+def test_a_busy_server_before_the_redirect_is_waited_for(world: World) -> None:
+    world.hub.fault("/resolve/", Answer(status=503), 3, method="HEAD")
+    world.hub.fault("/resolve/", Answer(status=429, headers={"Retry-After": "1"}), 1, method="HEAD")
+    ok(world.prepare())
+    assert token_bytes(world.out) == world.expected()
+
+
+def test_files_can_be_named_one_by_one_and_mixed_with_local_ones(world: World) -> None:
+    urls = [f"hf://datasets/{EDU}/{FILES[0]}", world.local[1], f"hf://datasets/{EDU}/{FILES[2]}"]
+    ok(world.run("prepare", *urls, "-o", world.out))
+    ok(command("prepare", *world.local[:3], "-o", world.folder / "same"))
+    assert token_bytes(world.out) == token_bytes(world.folder / "same")
+
+
+def test_a_list_of_many_pages_is_read_to_its_end(world: World) -> None:
+    world.hub.page = 2
+    ok(world.prepare())
+    assert world.hub.times("/tree/") == 3
+    assert token_bytes(world.out) == world.expected()
+
+
+def test_fineweb_takes_a_dump_and_the_options_of_prepare(world: World) -> None:
+    ok(
+        world.run(
+            "fineweb", "--version", "CC-MAIN-2024-10", "--format", "nanogpt", "--val", "docs:5",
+            "--tokenizer", "cl100k_base", "-o", world.out,
+        )
+    )  # fmt: skip
+    assert (world.out / "val.bin").exists()
+    assert (world.out / "train.bin").stat().st_size % 4 == 0
+
+
+def test_a_plan_passes_over_a_file_that_is_damaged_in_the_cache(world: World) -> None:
+    ok(world.prepare("--download-only"))
+    blob = next((world.folder / "hf").rglob(f"blobs/{sha256(world.contents[FILES[2]])}"))
+    blob.write_bytes(blob.read_bytes()[:-7])
+    assert "tokens  about" in ok(world.run("plan", INPUT, "-o", world.out)).stdout
+    wrong = world.run("plan", INPUT, "-o", world.out, "--text-column", "body")
+    assert "no column 'body'" in wrong.stderr

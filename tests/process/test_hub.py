@@ -13,7 +13,7 @@ import threading
 import time
 
 import pytest
-from support.commands import command, token_bytes
+from support.commands import token_bytes
 from support.hub import (
     EDU,
     FILES,
@@ -46,13 +46,6 @@ def test_the_commit_and_the_sha256_of_every_file_are_recorded(world: World) -> N
     ]
 
 
-def test_a_list_of_many_pages_is_read_to_its_end(world: World) -> None:
-    world.hub.page = 2
-    ok(world.prepare())
-    assert world.hub.times("/tree/") == 3
-    assert token_bytes(world.out) == world.expected()
-
-
 def test_a_second_run_with_another_tokenizer_and_format_asks_for_no_byte(world: World) -> None:
     ok(world.prepare())
     fetched = world.content_requests()
@@ -61,13 +54,6 @@ def test_a_second_run_with_another_tokenizer_and_format_asks_for_no_byte(world: 
     assert world.content_requests() == fetched
     assert sorted(fetched) == FILES
     assert world.hub.times("/tree/") == 1
-
-
-def test_files_can_be_named_one_by_one_and_mixed_with_local_ones(world: World) -> None:
-    urls = [f"hf://datasets/{EDU}/{FILES[0]}", world.local[1], f"hf://datasets/{EDU}/{FILES[2]}"]
-    ok(world.run("prepare", *urls, "-o", world.out))
-    ok(command("prepare", *world.local[:3], "-o", world.folder / "same"))
-    assert token_bytes(world.out) == token_bytes(world.folder / "same")
 
 
 def test_the_same_command_is_done_at_once_and_asks_the_hub_nothing(world: World) -> None:
@@ -138,13 +124,6 @@ def test_files_that_are_not_kept_are_gone_when_done_and_few_at_any_time(
     assert len(world.content_requests()) == 16
 
 
-def test_a_file_with_brackets_in_its_name_can_be_named(world: World) -> None:
-    world.repo.commit({"x/[a].parquet": world.contents[FILES[0]], "x/a.parquet": b"another"})
-    ok(world.run("prepare", f"hf://datasets/{EDU}/x/[a].parquet", "-o", world.out))
-    ok(command("prepare", world.local[0], "-o", world.folder / "same"))
-    assert token_bytes(world.out) == token_bytes(world.folder / "same")
-
-
 def test_a_trial_run_fetches_no_more_than_it_reads(world: World) -> None:
     ok(world.prepare("--limit-docs", "20"))
     assert world.content_requests() == FILES[:1]
@@ -157,13 +136,6 @@ def test_download_only_fetches_everything_and_prepare_goes_on_offline(world: Wor
     asked = len(world.hub.requests)
     ok(world.prepare(HF_HUB_OFFLINE="1"))
     assert len(world.hub.requests) == asked
-    assert token_bytes(world.out) == world.expected()
-
-
-def test_a_busy_server_before_the_redirect_is_waited_for(world: World) -> None:
-    world.hub.fault("/resolve/", Answer(status=503), 3, method="HEAD")
-    world.hub.fault("/resolve/", Answer(status=429, headers={"Retry-After": "1"}), 1, method="HEAD")
-    ok(world.prepare())
     assert token_bytes(world.out) == world.expected()
 
 
@@ -208,18 +180,6 @@ def test_a_file_damaged_on_its_way_is_fetched_once_more(world: World) -> None:
     done = ok(world.prepare())
     assert "downloaded once more" in done.stderr
     assert token_bytes(world.out) == world.expected()
-
-
-@pytest.mark.parametrize("damage", ["flipped", "shorter"])
-def test_a_file_damaged_in_the_cache_is_found_and_fetched_again(world: World, damage: str) -> None:
-    ok(world.prepare("--download-only"))
-    blob = next((world.folder / "hf").rglob(f"blobs/{sha256(world.contents[FILES[2]])}"))
-    content = bytearray(blob.read_bytes())
-    content[len(content) // 2] ^= 1
-    blob.write_bytes(content if damage == "flipped" else content[:-7])
-    ok(world.prepare())
-    assert token_bytes(world.out) == world.expected()
-    assert world.content_requests().count(FILES[2]) == 2
 
 
 def test_a_wrong_sha256_ends_the_run_and_leaves_no_bad_file(world: World) -> None:
@@ -402,15 +362,6 @@ def test_fetching_only_counts_all_files_also_of_a_trial(world: World) -> None:
     assert sorted(world.content_requests()) == FILES
 
 
-def test_a_plan_passes_over_a_file_that_is_damaged_in_the_cache(world: World) -> None:
-    ok(world.prepare("--download-only"))
-    blob = next((world.folder / "hf").rglob(f"blobs/{sha256(world.contents[FILES[2]])}"))
-    blob.write_bytes(blob.read_bytes()[:-7])
-    assert "tokens  about" in ok(world.run("plan", INPUT, "-o", world.out)).stdout
-    wrong = world.run("plan", INPUT, "-o", world.out, "--text-column", "body")
-    assert "no column 'body'" in wrong.stderr
-
-
 @pytest.mark.parametrize("free", [10_000, 10**12])
 def test_what_cannot_fit_is_refused_before_a_byte_is_fetched(
     world: World, monkeypatch: pytest.MonkeyPatch, free: int
@@ -445,17 +396,6 @@ def test_fineweb_names_files_and_folder_as_llm_c_does(
     expected = world.expected("--format", "llmc", "--shard-tokens", "200k")
     ours = token_bytes(world.folder / "edu_fineweb10B")
     assert {n.replace("edu_fineweb", "out"): c for n, c in ours.items()} == expected
-
-
-def test_fineweb_takes_a_dump_and_the_options_of_prepare(world: World) -> None:
-    ok(
-        world.run(
-            "fineweb", "--version", "CC-MAIN-2024-10", "--format", "nanogpt", "--val", "docs:5",
-            "--tokenizer", "cl100k_base", "-o", world.out,
-        )
-    )  # fmt: skip
-    assert (world.out / "val.bin").exists()
-    assert (world.out / "train.bin").stat().st_size % 4 == 0
 
 
 def test_an_unknown_part_of_fineweb_says_which_there_are(world: World) -> None:

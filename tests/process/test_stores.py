@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -13,22 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import commands
 from support.commands import token_bytes
-from support.hub import environment
 from support.inputs import write_jsonl, write_parquet
+from support.stores import command, env, ok, s3  # noqa: F401
 
 from tokenmill.errors import SourceError
 from tokenmill.inputs import download as fetching
 from tokenmill.inputs.remote import retry, stores
-
-
-def command(*args: object, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """The command, in this process; not for S3, whose library keeps its connections."""
-    if any("s3:" in str(arg) for arg in args):
-        return commands.process(*args, env=env)
-    with environment({**os.environ, **(env or {})}):
-        return commands.command(*args)
 
 
 class Web:
@@ -99,16 +88,6 @@ def web() -> Iterator[Web]:
     yield server
     server.server.shutdown()
     server.server.server_close()
-
-
-@pytest.fixture
-def env(tmp_path: Path) -> dict[str, str]:
-    return {"XDG_CACHE_HOME": str(tmp_path / "cache"), "TOKENMILL_RETRY_SECONDS": "0.05"}
-
-
-def ok(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
 
 
 # --- the web -------------------------------------------------------------------------------------
@@ -267,87 +246,16 @@ def test_a_copy_damaged_in_our_cache_is_fetched_again(
 # --- S3 ------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def s3(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A client of an S3 of our own; the environment leads the command to it."""
-    for name in list(os.environ):
-        if name.startswith("AWS_"):
-            monkeypatch.delenv(name)
-    moto = pytest.importorskip("moto.server")
-    boto3 = pytest.importorskip("boto3")
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    env.update(
-        AWS_ACCESS_KEY_ID="key",
-        AWS_SECRET_ACCESS_KEY="verysecret",
-        AWS_ENDPOINT_URL=f"http://{host}:{port}",
-        AWS_DEFAULT_REGION="us-east-1",
-    )
-    client = boto3.client(
-        "s3",
-        endpoint_url=env["AWS_ENDPOINT_URL"],
-        aws_access_key_id="key",
-        aws_secret_access_key="verysecret",
-        region_name="us-east-1",
-    )
-    client.create_bucket(Bucket="corpus")
-    yield client
-    server.stop()
-
-
 @pytest.mark.filterwarnings("ignore")
-def test_objects_of_s3_give_the_tokens_of_the_same_files_on_disk(
+def test_an_object_of_s3_gives_the_tokens_of_the_same_file_on_disk(
     s3: Any, tmp_path: Path, texts: list[str], env: dict[str, str]
 ) -> None:
-    local = [write_parquet(tmp_path / f"{i}.parquet", texts[i * 11 :]) for i in range(4)]
-    for path in local:
-        s3.put_object(Bucket="corpus", Key=f"web/{path.name}", Body=path.read_bytes())
-    s3.put_object(Bucket="corpus", Key="web/deep/9.parquet", Body=local[0].read_bytes())
-    s3.put_object(Bucket="corpus", Key="web/_SUCCESS", Body=b"")
-    ok(command("prepare", *local, "-o", tmp_path / "same"))
-    for i, url in enumerate(["s3://corpus/web/*.parquet", "s3://corpus/web/[0-3].parquet"]):
-        out = tmp_path / f"out{i}"
-        done = ok(command("prepare", url, "-o", out, env=env))
-        assert token_bytes(out) == token_bytes(tmp_path / "same")
-        assert "verysecret" not in done.stdout + done.stderr
-        assert "verysecret" not in (out / "manifest.json").read_text()
-        assert "verysecret" not in (out / "run.json").read_text()
-    ok(command("prepare", "s3://corpus/web", "-o", tmp_path / "all", env=env))
-    manifest = (tmp_path / "all" / "manifest.json").read_text()
-    assert "s3://corpus/web/deep/9.parquet" in manifest
-    assert "_SUCCESS" not in manifest
-    gone = tmp_path / "not-kept"
-    ok(command("prepare", url, "-o", gone, "--no-keep-downloads", env=env))
-    assert token_bytes(gone) == token_bytes(tmp_path / "same")
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_s3_says_what_is_missing_and_which_login_is_needed(
-    s3: Any, tmp_path: Path, texts: list[str], env: dict[str, str]
-) -> None:
-    for url in ("s3://corpus/none.parquet", "s3://corpus/none/*.parquet", "s3://nobody/a.parquet"):
-        done = command("prepare", url, "-o", tmp_path / "out", env=env)
-        assert done.returncode == 2, done.stderr
-        assert url in done.stderr
-    bare = {k: v for k, v in env.items() if "KEY" not in k}
-    bare.update(AWS_EC2_METADATA_DISABLED="true", AWS_CONFIG_FILE="/dev/null", HOME=str(tmp_path))
-    done = command("prepare", "s3://corpus/a.parquet", "-o", tmp_path / "out", env=bare)
-    assert done.returncode == 2, done.stderr
-    assert "AWS_ACCESS_KEY_ID" in done.stderr
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_an_object_that_was_replaced_is_another_input(
-    s3: Any, tmp_path: Path, texts: list[str], env: dict[str, str]
-) -> None:
-    body = write_jsonl(tmp_path / "a.jsonl", texts[:30]).read_bytes()
-    s3.put_object(Bucket="corpus", Key="a.jsonl", Body=body)
-    ok(command("prepare", "s3://corpus/a.jsonl", "-o", tmp_path / "out", env=env))
-    s3.put_object(Bucket="corpus", Key="a.jsonl", Body=body.replace(b"a", b"b"))
-    done = command("prepare", "s3://corpus/a.jsonl", "-o", tmp_path / "out", env=env)
-    assert done.returncode == 2
-    assert "content changed" in done.stderr
+    local = write_parquet(tmp_path / "0.parquet", texts)
+    s3.put_object(Bucket="corpus", Key="web/0.parquet", Body=local.read_bytes())
+    ok(command("prepare", local, "-o", tmp_path / "same"))
+    done = ok(command("prepare", "s3://corpus/web/*.parquet", "-o", tmp_path / "out", env=env))
+    assert token_bytes(tmp_path / "out") == token_bytes(tmp_path / "same")
+    assert "verysecret" not in done.stdout + done.stderr
 
 
 @pytest.mark.filterwarnings("ignore")
