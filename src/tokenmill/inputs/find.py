@@ -34,7 +34,7 @@ from tokenmill.inputs.remote.address import (
 from tokenmill.inputs.remote.hub import ListCache, endpoint, find_on_hub
 from tokenmill.inputs.remote.stores import find_in_store
 from tokenmill.inputs.rows.row_rule import columns_needed
-from tokenmill.inputs.source import Source
+from tokenmill.inputs.source import SAMPLED, Source
 from tokenmill.inputs.split_names import InputFiles, SplitChoice, choose_splits, named_splits
 from tokenmill.settings import Reading
 
@@ -270,6 +270,8 @@ def _identify(
         size=stat.st_size,
         fingerprint=fingerprint,
         mtime_ns=stat.st_mtime_ns,
+        ctime_ns=stat.st_ctime_ns,
+        inode=stat.st_ino,
         rows=facts.rows,
         chained=facts.chained,
         as_kind=expected.as_kind,
@@ -312,4 +314,4 @@ def _fingerprint(file: IO[bytes], size: int) -> str:
     for i in range(blocks):
         file.seek((size - FINGERPRINT_BLOCK) * i // (blocks - 1))
         digest.update(file.read(FINGERPRINT_BLOCK))
-    return "xxh3-sampled:" + digest.hexdigest()
+    return SAMPLED + digest.hexdigest()

@@ -8,6 +8,7 @@ import msgspec
 
 from tokenmill.inputs.remote.address import RemoteFile
 
+SAMPLED = "xxh3-sampled:"  # a fingerprint of parts of a large file
 BOM = b"\xef\xbb\xbf"
 
 
@@ -26,6 +27,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     fingerprint: str
     mtime_ns: int = 0
+    ctime_ns: int = 0  # changes with every write, and no program can set it
+    inode: int = 0
     rows: int = -1  # known from a parquet footer or Arrow's headers; -1 where only reading tells
     chained: bool = False  # Arrow whose dictionaries change on the way: read in order
     remote: RemoteFile | None = None
