@@ -153,7 +153,7 @@ def race(inputs: list[Path], clean: dict[str, bytes], folder: Path, rng: random.
     output, told = folder / "o", folder / "told"
     told.mkdir()
     if rng.random() < 0.5:  # a dataset of another plan is there, to be overwritten
-        tokenmill.prepare(inputs[:1], output, workers=0)
+        tokenmill.prepare(inputs[:1], output, workers=0, val="none")
     overwrite = output.exists()
     start = multiprocessing.get_context("fork").Barrier(RACERS)
 

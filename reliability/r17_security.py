@@ -408,12 +408,12 @@ def secrets(folder: Path, new_process: bool) -> None:
     url = "https://me:secret0000010@host/a.parquet?X-Amz-Signature=secret0000011&b=c"
     out = folder / "out"
     runs: list[tuple[list[object], int]] = [
-        (["prepare", scene.input, "-o", out / "a"], 0),
+        (["prepare", scene.input, "-o", out / "a", "--allow-empty-split"], 0),
         (["prepare", scene.input, "-o", out / "a", "--seed", "3"], 2),
-        (["prepare", scene.input, "-o", out / "b", "--json", "--workers", "0"], 0),
+        (["prepare", scene.input, "-o", out / "b", "--val", "none", "--json", "--workers", "0"], 0),
         (["plan", scene.input, "-o", out / "c", "--json"], 0),
         (["prepare", bad, "-o", out / "d", "--workers", "1"], 1),
-        (["prepare", bad, "-o", out / "e", "--on-bad-row", "quarantine", "--workers", "0"], 4),
+        (["prepare", bad, "-o", out / "e", "--on-bad-row", "quarantine", "--val", "none"], 4),
         (["prepare", url, "-o", out / "f"], 2),
         (["prepare", url.partition("?")[0], "-o", out / "f"], 2),
         (["prepare", scene.input, "-o", url], 2),

@@ -157,7 +157,13 @@ class UnitWorker:
             progress(Activity("read", building.part))
 
         for batch in read_segment(
-            source, work.segment, self.settings.reading, work.aside, alive, self.room
+            source,
+            work.segment,
+            self.settings.reading,
+            work.aside,
+            alive,
+            self.room,
+            ranges=self.job.run.on_bad_row == "quarantine",
         ):
             if stop_row is not None:
                 if batch.first_row >= stop_row:
@@ -188,7 +194,13 @@ class UnitWorker:
 
         alive()
         for batch in read_segment(
-            work.source, work.segment, self.settings.reading, work.aside, alive, whole=True
+            work.source,
+            work.segment,
+            self.settings.reading,
+            work.aside,
+            alive,
+            whole=True,
+            ranges=self.job.run.on_bad_row == "quarantine",
         ):
             if batch.first_row >= rows.stop:
                 break
@@ -308,7 +320,11 @@ class UnitWorker:
             ),
             pieces=tuple(pieces),
             set_aside=tuple(
-                AsideRecord(rows + bad.row, bad.row, bad.reason) for bad in encoded.bad if bad.fatal
+                AsideRecord(
+                    rows + bad.row, bad.row, bad.reason, bad.rows * bool(bad.part), bad.part
+                )
+                for bad in encoded.bad
+                if bad.fatal or bad.part
             ),
         )
 
@@ -350,6 +366,8 @@ def _quarantine_line(bad: BadRow, source: str, rows_before: int, lines_before: i
     record: dict[str, object] = {"source": source, "row": rows_before + bad.row}
     if bad.line >= 0:
         record["line"] = lines_before + bad.line + 1
+    if bad.part:
+        record |= {"rows": bad.rows, "part": bad.part}
     record["reason"] = bad.reason
     record["bytes"] = base64.b64encode(bad.content).decode()
     record["length"] = len(bad.content) if bad.length < 0 else bad.length
@@ -423,7 +441,7 @@ class _UnitBuilder:
         if batch.bad and worker.job.run.on_bad_row == "stop" and not worker.settings.limited:
             worker.stop_at(batch.bad[0], self.work)
         self.bad += [bad.cut(QUARANTINE_BYTES) for bad in batch.bad]
-        self.counts.quarantined += len(batch.bad)
+        self.counts.quarantined += batch.bad_rows
         self.counts.filtered += batch.filtered
         self.counts.text_bytes += batch.texts.size
         batch = batch._replace(rows=batch.rows - self.first_row)  # from here on, of the unit

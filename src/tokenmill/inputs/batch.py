@@ -31,6 +31,8 @@ class BadRow(NamedTuple):
     length: int = -1  # of the content before it was cut for keeping; -1: it was not
     sha256: str = ""
     fatal: bool = False  # good text, but encoding it kills or hangs a worker
+    rows: int = 1  # more: a range of rows that cannot be read, from `row` on
+    part: str = ""  # of the file, that this range is in
 
     def cut(self, limit: int) -> BadRow:
         """What is kept of a long one: its beginning, its length and its hash."""
@@ -75,7 +77,11 @@ class Batch(NamedTuple):
         """Rows that `--where` leaves out: neither documents nor bad."""
         if self.fragment is not None:
             return 0
-        return self.row_count - len(self.rows) - len(self.bad)
+        return self.row_count - len(self.rows) - self.bad_rows
+
+    @property
+    def bad_rows(self) -> int:
+        return sum(bad.rows for bad in self.bad)
 
     def until(self, stop_row: int) -> Batch:
         """Its rows before one; lines of the rows behind it are not counted."""

@@ -42,6 +42,7 @@ class ReadRequest(NamedTuple):
     aside: FatalRows = MappingProxyType({})  # rows that end their worker, and the reason
     alive: SignOfLife = nobody_watches  # to be called now and then while nothing is yielded
     room: MemoryShare = NO_LIMIT  # memory for what must be held whole
+    ranges: bool = False  # what cannot be read is a range of bad rows, where rows are known
 
 
 class InputKind(ABC):

@@ -142,17 +142,19 @@ def read_segment(
     room: MemoryShare = NO_LIMIT,
     *,
     whole: bool = False,
+    ranges: bool = False,
 ) -> Iterator[Batch]:
     """The documents of a segment, in order; those of the rows in `aside` among the bad rows.
 
     Nothing is repaired and nothing is lost: every row is in `texts` or, with its reason and its
     bytes, in `bad`. Long documents come in pieces where that is exact; with `whole`, only those of
-    text files. What must be held whole and does not fit the room is refused.
+    text files. What must be held whole and does not fit the room is refused. With `ranges`, what is
+    damaged of a file whose rows are known is among the bad rows, too.
     """
     kind, reading = kind_named(source.kind), reading_for(source, reading)
     if whole and not kind.cuts_documents:
         reading = msgspec.structs.replace(reading, may_cut=False)
-    batches = kind.read(ReadRequest(source, segment, reading, aside or {}, alive, room))
+    batches = kind.read(ReadRequest(source, segment, reading, aside or {}, alive, room, ranges))
     if aside and not kind.quarantines_fatal:
         batches = (set_aside(batch, aside) for batch in batches)
     if not reading.may_cut or kind.cuts_documents:

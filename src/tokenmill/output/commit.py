@@ -154,8 +154,8 @@ def commit(
             for source, counts in zip(plan.sources, ledger.by_source, strict=True)
         ],
         set_aside=[
-            {"source": plan.sources[source].name, "row": row, "reason": reason}
-            for source, row, reason in sorted(ledger.set_aside)
+            {"source": plan.sources[source].name, **one.to_dict()}
+            for source, one in sorted(ledger.set_aside, key=lambda pair: (pair[0], pair[1].row))
         ],
     )
     return carry_out(plan, content, workspace)

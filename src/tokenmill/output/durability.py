@@ -17,7 +17,7 @@ import numpy as np
 from tokenmill.errors import RefusedError
 from tokenmill.inputs.segments import UnitId
 from tokenmill.output.files import AppendLog, OutputFiles
-from tokenmill.output.journal import UnitRecord, frame_record, journal_header
+from tokenmill.output.journal import AsideRecord, UnitRecord, frame_record, journal_header
 from tokenmill.output.workspace import Workspace
 from tokenmill.planning.plan import Plan
 from tokenmill.settings import RunSettings
@@ -33,7 +33,7 @@ class UnitTable:
         self.file_ids: dict[str, int] = {}
         self.pieces = array("Q")  # file, offset, length, digest
         self.units = array("Q")  # source, segment, part, first row, rows
-        self.set_aside: list[tuple[int, int, str]] = []  # source, row, reason
+        self.set_aside: list[tuple[int, AsideRecord]] = []  # by source
 
     def add(self, record: UnitRecord) -> None:
         unit = record.unit
@@ -41,7 +41,7 @@ class UnitTable:
         self.units.extend(
             (unit.source, unit.segment, unit.part, record.before.rows, record.counts.rows)
         )
-        self.set_aside += [(unit.source, one.row, one.reason) for one in record.set_aside]
+        self.set_aside += [(unit.source, one) for one in record.set_aside]
         for piece in record.pieces:
             file = self.file_ids.setdefault(piece.file, len(self.file_ids))
             self.pieces.extend((file, piece.offset, piece.length, piece.digest))

@@ -10,7 +10,7 @@ import functools
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import xxhash
@@ -37,6 +37,13 @@ class AsideRecord(msgspec.Struct, frozen=True, array_like=True):
     row: int  # of its source
     segment_row: int  # as the batches of its segment count
     reason: str
+    rows: int = 0  # of a range that cannot be read; 0: one row, which ended its worker
+    part: str = ""  # of the file, that this range is in
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the manifest names it."""
+        told = {"row": self.row, "reason": self.reason}
+        return {**told, "rows": self.rows, "part": self.part} if self.rows else told
 
 
 class UnitRecord(msgspec.Struct, frozen=True, array_like=True):

@@ -312,5 +312,5 @@ def _recover(
     kept = {record.unit for record in durable}
     for record in (record for unit, record in latest.items() if unit not in kept):
         rows = aside.setdefault((record.unit.source, record.unit.segment), {})
-        rows.update({one.segment_row: one.reason for one in record.set_aside})
+        rows.update({one.segment_row: one.reason for one in record.set_aside if not one.rows})
     return UnitLog(plan, run, workspace, durable, length, expected), durable, aside

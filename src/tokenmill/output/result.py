@@ -103,9 +103,16 @@ def warnings_of(manifest: Manifest, settings: PlanSettings, asked: str | int | N
             f"{specials} special-token strings (such as <|endoftext|>) stood in documents; they "
             "were encoded as the text they are"
         )
-    if manifest.set_aside:
+    ranges = [one for one in manifest.set_aside if "rows" in one]
+    if ranges:
         lines.append(
-            f"{len(manifest.set_aside)} of the quarantined rows are text, but encoding them killed "
+            f"{sum(one['rows'] for one in ranges):,} of the quarantined rows could not be read: "
+            f"{ranges[0]['source']}, {ranges[0]['part']}"
+            + (f", and {len(ranges) - 1} more ranges" if len(ranges) > 1 else "")
+        )
+    if fatal := len(manifest.set_aside) - len(ranges):
+        lines.append(
+            f"{fatal} of the quarantined rows are text, but encoding them killed "
             "or hung a worker (manifest.json names them)"
         )
     return lines

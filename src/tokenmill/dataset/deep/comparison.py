@@ -100,7 +100,7 @@ class BatchComparison(NamedTuple):
     ) -> Iterator[Problem]:
         """Each row must be where it belongs, each chosen document what it should be."""
         counts.rows += batch.row_count
-        counts.quarantined += len(batch.bad)
+        counts.quarantined += batch.bad_rows
         counts.dropped += batch.filtered
         counts.text_bytes += batch.texts.size
         for number, stream in enumerate(self.streams):
@@ -199,7 +199,7 @@ def with_separator(ids: U32, settings: PlanSettings) -> npt.NDArray[np.int64]:
 def quarantine_problems(name: str, batch: Batch, listed: I64) -> Iterator[Problem]:
     """The rows that are not text must be those that quarantine.jsonl names."""
     low, high = np.searchsorted(listed, [batch.first_row, batch.first_row + batch.row_count])
-    bad = {row.row for row in batch.bad}
+    bad = {one.row + i for one in batch.bad for i in range(one.rows)}
     for row in sorted(bad ^ set(listed[low:high].tolist()))[:1]:
         what = (
             "is not text, but quarantine.jsonl does not name it"
@@ -250,7 +250,8 @@ class Comparison:
         self.batches = BatchComparison(self.settings, streams, self._ids, decoder)
         self.quarantined = quarantined_rows(dataset.directory, self.manifest)
         self.fatal: dict[str, dict[int, str]] = {}  # rows that ended a worker, by source
-        for record in self.manifest.set_aside:
+        self.damaged = {r["source"] for r in self.manifest.set_aside if "rows" in r}
+        for record in (one for one in self.manifest.set_aside if "rows" not in one):
             self.fatal.setdefault(record["source"], {})[record["row"]] = record["reason"]
         self.deadline = math.inf
         self.counts = [ComparedCounts() for _ in self.manifest.sources]
@@ -320,7 +321,8 @@ class Comparison:
             self.problems.append(Problem(message, "index", name))
             return
         row = task.first_row
-        for batch in read_again(source, segment, self.settings, task):
+        ranges = name in self.damaged
+        for batch in read_again(source, segment, self.settings, task, ranges=ranges):
             self._compare_batch(source, set_aside(batch, self.fatal.get(name, {})), work)
             row += batch.row_count
             with self._lock:

@@ -171,6 +171,7 @@ def read_tasks(directory: Path, manifest: Manifest) -> tuple[list[SegmentTask], 
 class _QuarantinedRow(msgspec.Struct):
     source: str
     row: int
+    rows: int = 1
 
 
 def quarantined_rows(directory: Path, manifest: Manifest) -> list[I64]:
@@ -180,17 +181,23 @@ def quarantined_rows(directory: Path, manifest: Manifest) -> list[I64]:
         decode = msgspec.json.Decoder(_QuarantinedRow).decode
         with open(directory / "quarantine.jsonl", "rb") as file:
             for record in map(decode, file):
-                rows.setdefault(record.source, []).append(record.row)
+                named = range(record.row, record.row + record.rows)
+                rows.setdefault(record.source, []).extend(named)
     return [np.array(rows.get(entry["name"], []), np.int64) for entry in manifest.sources]
 
 
 def read_again(
-    source: Source, segment: Segment, settings: PlanSettings, task: SegmentTask
+    source: Source,
+    segment: Segment,
+    settings: PlanSettings,
+    task: SegmentTask,
+    *,
+    ranges: bool = False,
 ) -> Iterator[Batch]:
     """Whole documents, rows counted from the source's first; under a limit only the rows that were
     taken."""
     done = shift = 0
-    for batch in _whole(source, segment, settings):
+    for batch in _whole(source, segment, settings, ranges):
         if done == 0 and batch.first_row == 0:  # its rows count from the segment's first
             shift = task.first_row
         if settings.limited:
@@ -205,9 +212,11 @@ def read_again(
         )
 
 
-def _whole(source: Source, segment: Segment, settings: PlanSettings) -> Iterator[Batch]:
+def _whole(
+    source: Source, segment: Segment, settings: PlanSettings, ranges: bool
+) -> Iterator[Batch]:
     pieces: list[bytes] | None = None  # of a document whose beginning was read here
-    for batch in read_segment(source, segment, settings.reading, whole=True):
+    for batch in read_segment(source, segment, settings.reading, whole=True, ranges=ranges):
         if batch.fragment is None:
             yield batch
             continue

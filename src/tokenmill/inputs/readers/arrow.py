@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import IO, Any
 
+import msgspec
 import numpy as np
 
 from tokenmill.errors import InputError, SourceError
@@ -13,6 +14,7 @@ from tokenmill.inputs.batch import BadRow, Batch
 from tokenmill.inputs.kind import FileFacts, InputKind, ReadRequest
 from tokenmill.inputs.readers.arrow_ipc import (
     BatchStream,
+    StreamLayout,
     arrow_schema,
     decompressed_bytes,
     layout_of,
@@ -21,6 +23,8 @@ from tokenmill.inputs.readers.arrow_ipc import (
 from tokenmill.inputs.readers.arrow_windows import PlainText, plain_text, windows
 from tokenmill.inputs.readers.columns import joined, slices, text_batches
 from tokenmill.inputs.readers.fields import check_column, column_path, field_of
+from tokenmill.inputs.readers.fragments import damaged_batch
+from tokenmill.inputs.readers.parquet_metadata import SET_ASIDE
 from tokenmill.inputs.rows.arrow_rows import paths_of, rule_batches
 from tokenmill.inputs.rows.row_rule import rule_of
 from tokenmill.inputs.segments import SEGMENT_BYTES, Segment, cut_record_batches
@@ -82,40 +86,39 @@ class Arrow(InputKind):
     def read(self, request: ReadRequest) -> Iterator[Batch]:
         import pyarrow
 
-        source, segment, reading, _, _, room = request
-        text_column = reading.text_column
+        source, segment = request.source, request.segment
         layout = layout_of(source.path, source.mtime_ns)
-        number = segment.start
-        at = [number]  # the record batch being read
+        at = [segment.start]  # the record batch being read
         faults = (OSError, ValueError, TypeError, MemoryError, EOFError, pyarrow.ArrowException)
-        room.leave()
-        rule = rule_of(reading)
-        try:
-            if rule is not None:
-                schema = arrow_schema(source.path, source.mtime_ns)
-                paths = paths_of(source.name, schema, rule.columns)
-                fields = sorted({schema.names.index(path[0]) for path in paths.values()})
-                records = _record_batches(source, segment, fields, at, room)
-                yield from rule_batches(records, rule, paths, layout.starts[number])
+        request.room.leave()
+        row = layout.starts[segment.start] + segment.text_start
+        while at[0] < segment.stop:
+            part = msgspec.structs.replace(segment, start=at[0])
+            try:
+                for batch in _batches(request._replace(segment=part), at):
+                    row = batch.first_row + batch.row_count
+                    yield batch
                 return
-            size = layout.blocks[number].stop - layout.blocks[number].start
-            text = None
-            if size >= LARGE_BATCH and segment.stop == number + 1 and not layout.chained:
-                text = large_text(source, number, text_column)
-            if text is None:
-                columns = _arrow_columns(source, segment, text_column, at, room)
-                yield from text_batches(joined(columns), layout.starts[number])
-            else:
-                first = layout.starts[number]
-                columns = _arrow_windows(request, text, first)
-                yield from text_batches(columns, first + segment.text_start)
-        except faults as error:
-            first, after = layout.starts[at[0]], layout.starts[at[0] + 1]
-            raise SourceError(
-                f"{source.name}: record batch {at[0]} (rows {first} to {after - 1}) "
-                f"cannot be read: {error}",
-                hint="the file is damaged: download or write it again and compare its checksum",
-            ) from None
+            except faults as error:
+                stop = self._damage_stop(layout, segment, at[0])
+                if request.ranges:
+                    yield damaged_batch(row, stop, f"record batch {at[0]}", error)
+                    row, at[0] = stop, segment.stop if layout.chained else at[0] + 1
+                    continue
+                first, after = layout.starts[at[0]], layout.starts[at[0] + 1]
+                raise SourceError(
+                    f"{source.name}: record batch {at[0]} (rows {first} to {after - 1}) "
+                    f"cannot be read: {error}",
+                    hint="the file is damaged: download or write it again and compare its checksum"
+                    + SET_ASIDE,
+                ) from None
+
+    def _damage_stop(self, layout: StreamLayout, segment: Segment, number: int) -> int:
+        """The row behind those that cannot be read with a damaged record batch: of one whose
+        dictionaries change on the way, all that follow need what it holds."""
+        if segment.text_stop >= 0:
+            return layout.starts[number] + segment.text_stop
+        return layout.starts[segment.stop if layout.chained else number + 1]
 
     def input_bytes(
         self, source: Source, segment: Segment, batch: Batch, reading: Reading
@@ -131,6 +134,32 @@ class Arrow(InputKind):
 ARROW = Arrow()
 
 
+def _batches(request: ReadRequest, at: list[int]) -> Iterator[Batch]:
+    """The batches of a segment; `at` tells which record batch is being read."""
+    source, segment, reading, _, _, room, _ = request
+    layout = layout_of(source.path, source.mtime_ns)
+    number = segment.start
+    first = layout.starts[number]
+    rule = rule_of(reading)
+    if rule is not None:
+        schema = arrow_schema(source.path, source.mtime_ns)
+        paths = paths_of(source.name, schema, rule.columns)
+        fields = sorted({schema.names.index(path[0]) for path in paths.values()})
+        records = _record_batches(source, segment, fields, at, room)
+        yield from rule_batches(records, rule, paths, first)
+        return
+    size = layout.blocks[number].stop - layout.blocks[number].start
+    text = None
+    if size >= LARGE_BATCH and segment.stop == number + 1 and not layout.chained:
+        text = large_text(source, number, reading.text_column)
+    if text is None:
+        columns = _arrow_columns(source, segment, reading.text_column, at, room)
+        yield from text_batches(joined(columns), first)
+    else:
+        columns = _arrow_windows(request, text, first)
+        yield from text_batches(columns, first + segment.text_start)
+
+
 def large_text(source: Source, number: int, text_column: str) -> PlainText | None:
     """Where the text of a large record batch is, if it can be read in parts."""
     schema = arrow_schema(source.path, source.mtime_ns)
@@ -143,7 +172,7 @@ def large_text(source: Source, number: int, text_column: str) -> PlainText | Non
 
 def _arrow_windows(request: ReadRequest, text: PlainText, first_row: int) -> Iterator[Any]:
     """The text of one large record batch, window by window."""
-    source, segment, reading, _, _, room = request
+    source, segment, reading, _, _, room, _ = request
 
     def take_room(row: int, size: int) -> None:
         factor = READ_FACTOR + (0 if reading.may_cut else room.whole_factor)

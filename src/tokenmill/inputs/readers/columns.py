@@ -62,7 +62,8 @@ def joined(columns: Iterator[Any]) -> Iterator[Any]:
 
     waiting: list[Any] = []
     size = rows = 0
-    for column in columns:
+    faults: list[Exception] = []
+    for column in _until_fault(columns, faults):
         if waiting and (size + column.nbytes > BATCH_BYTES or rows + len(column) > MAX_BATCH_ROWS):
             yield pyarrow.concat_arrays(waiting) if len(waiting) > 1 else waiting[0]
             waiting, size, rows = [], 0, 0
@@ -70,6 +71,16 @@ def joined(columns: Iterator[Any]) -> Iterator[Any]:
         size, rows = size + column.nbytes, rows + len(column)
     if waiting:
         yield pyarrow.concat_arrays(waiting) if len(waiting) > 1 else waiting[0]
+    if faults:
+        raise faults[0]
+
+
+def _until_fault(columns: Iterator[Any], faults: list[Exception]) -> Iterator[Any]:
+    """The columns before a fault: what was read of them is good."""
+    try:
+        yield from columns
+    except Exception as error:
+        faults.append(error)
 
 
 def dictionary_slices(column: Any, rows: int) -> Iterator[Any]:

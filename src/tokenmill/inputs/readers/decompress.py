@@ -19,6 +19,7 @@ from tokenmill.inputs.source import Source
 EXPANSION_BYTES = 1 << 20  # of a compressed file, to see how far it expands
 # What reading raises where a file is damaged or cut short.
 READ_FAULTS = (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError)
+UNKNOWN_ROWS = "; how many rows are lost is not known, so they cannot be quarantined"
 DAMAGED_HINT = "the file is damaged or cut short: download it again and compare its size"
 
 

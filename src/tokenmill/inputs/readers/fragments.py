@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from tokenmill.errors import first_line
 from tokenmill.inputs.batch import BadRow, Batch, Fragment
 from tokenmill.inputs.segments import BATCH_BYTES
 from tokenmill.texts import I64, Texts, from_bytes, offsets_of, runs
@@ -33,6 +34,16 @@ def empty_batch(row: int) -> Batch:
 
 def bad_batch(bad: BadRow) -> Batch:
     return empty_batch(bad.row)._replace(bad=[bad], row_count=1)
+
+
+def damaged_batch(first: int, stop: int, part: str, error: BaseException) -> Batch:
+    """Rows [first, stop) that cannot be read; the error goes on where they are none, or where the
+    fault is the machine's and not the file's."""
+    if stop <= first or (isinstance(error, OSError) and error.errno):
+        raise error
+    reason = f"{part}: cannot be read: {first_line(error)}"
+    bad = BadRow(first, -1, reason, b"", rows=stop - first, part=part)
+    return empty_batch(first)._replace(bad=[bad], row_count=stop - first)
 
 
 def in_fragments(batch: Batch) -> Iterator[Batch]:

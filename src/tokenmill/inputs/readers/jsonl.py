@@ -15,7 +15,12 @@ import numpy as np
 from tokenmill.errors import InputError, SourceError
 from tokenmill.inputs.batch import BadRow, Batch, SignOfLife, nobody_watches, set_aside
 from tokenmill.inputs.kind import FileFacts, InputKind, ReadRequest
-from tokenmill.inputs.readers.decompress import DAMAGED_HINT, READ_FAULTS, open_stream
+from tokenmill.inputs.readers.decompress import (
+    DAMAGED_HINT,
+    READ_FAULTS,
+    UNKNOWN_ROWS,
+    open_stream,
+)
 from tokenmill.inputs.readers.fields import (
     DECODE_ERRORS,
     check_fields,
@@ -73,7 +78,7 @@ class JsonLines(InputKind):
             raise SourceError(
                 f"{request.source.name}: cannot be read after row {lines.row} "
                 f"(line {lines.line + 1}) {since}: {error}",
-                hint=DAMAGED_HINT,
+                hint=DAMAGED_HINT + (UNKNOWN_ROWS if request.source.compression else ""),
             ) from None
 
     def place(self, source: Source, segment: Segment, bad: BadRow, reading: Reading) -> str:
@@ -86,7 +91,7 @@ JSONL = JsonLines()
 
 class _Lines:
     def __init__(self, request: ReadRequest) -> None:
-        self.source, self.segment, self.reading, self.aside, self.alive, self.room = request
+        self.source, self.segment, self.reading, self.aside, self.alive, self.room, _ = request
         self.decode = row_decoder(self.reading)
         self.row = self.line = 0
 

@@ -14,9 +14,10 @@ from tokenmill.inputs.batch import BadRow, Batch, SignOfLife
 from tokenmill.inputs.kind import FileFacts, InputKind, ReadRequest
 from tokenmill.inputs.readers.columns import MAX_BATCH_ROWS, dictionary_slices, text_batches
 from tokenmill.inputs.readers.fields import check_column, column_path, field_of
-from tokenmill.inputs.readers.fragments import empty_batch
+from tokenmill.inputs.readers.fragments import damaged_batch, empty_batch
 from tokenmill.inputs.readers.parquet_metadata import (
     DAMAGED,
+    SET_ASIDE,
     column_index,
     encrypted,
     leaf_batches,
@@ -92,7 +93,7 @@ class Parquet(InputKind):
     def read(self, request: ReadRequest) -> Iterator[Batch]:
         import pyarrow
 
-        source, segment, reading, _, alive, room = request
+        source, segment, reading, _, alive, room, _ = request
         if rule_of(reading) is not None:
             yield from _read_by_rule(request)
             return
@@ -118,13 +119,16 @@ class Parquet(InputKind):
                         average = DELTA_ROW_BYTES if small else size // max(1, rows)
                         columns = _record_batches(plain, group, average, column, path)
                     columns = _all_of(columns, rows)
-                    yield from _in_range(text_batches(columns, starts[group]), segment, alive)
+                    batches = text_batches(columns, starts[group])
+                    if request.ranges:
+                        batches = _or_damaged(batches, group, starts[group], starts[group + 1])
+                    yield from _in_range(batches, segment, alive)
                 except (OSError, EOFError, pyarrow.ArrowException) as error:
                     raise SourceError(
                         f"{source.name}: row group {group} "
                         f"(rows {starts[group]} to {starts[group + 1] - 1}) "
                         f"cannot be read: {error}",
-                        hint=DAMAGED,
+                        hint=DAMAGED + SET_ASIDE,
                     ) from None
 
     def input_bytes(
@@ -181,7 +185,7 @@ def _read_by_rule(request: ReadRequest) -> Iterator[Batch]:
     """As `read`, of several columns; a row group that statistics exclude is not read."""
     import pyarrow
 
-    source, segment, reading, _, alive, room = request
+    source, segment, reading, _, alive, room, _ = request
     rule = rule_of(reading)
     assert rule is not None
     with open_parquet(source.path) as file:
@@ -206,12 +210,14 @@ def _read_by_rule(request: ReadRequest) -> Iterator[Batch]:
             try:
                 records = leaf_batches(file, step, [group], sorted(columns.values()))
                 batches = rule_batches(_all_rows(records, rows), rule, paths, first)
+                if request.ranges:
+                    batches = _or_damaged(batches, group, first, first + rows)
                 yield from _in_range(batches, segment, alive)
             except (OSError, EOFError, pyarrow.ArrowException) as error:
                 raise SourceError(
                     f"{source.name}: row group {group} (rows {first} to {first + rows - 1}) "
                     f"cannot be read: {error}",
-                    hint=DAMAGED,
+                    hint=DAMAGED + SET_ASIDE,
                 ) from None
 
 
@@ -331,6 +337,18 @@ def _dictionaries(file: Any, group: int, column: int, path: tuple[str, ...]) -> 
             yield from dictionary_slices(texts, len(texts))
         else:
             yield texts
+
+
+def _or_damaged(batches: Iterator[Batch], group: int, row: int, stop: int) -> Iterator[Batch]:
+    """The batches of a row group; what cannot be read of it is a range of bad rows."""
+    import pyarrow
+
+    try:
+        for batch in batches:
+            row = batch.first_row + batch.row_count
+            yield batch
+    except (OSError, EOFError, pyarrow.ArrowException) as error:
+        yield damaged_batch(row, stop, f"row group {group}", error)
 
 
 def _in_range(batches: Iterator[Batch], segment: Segment, alive: SignOfLife) -> Iterator[Batch]:

@@ -136,7 +136,7 @@ def long_document(source: Source, segment: Segment, reading: Reading, position: 
 
 class _Range:
     def __init__(self, request: ReadRequest) -> None:
-        self.source, self.segment, self.reading, _, self.alive, self.room = request
+        self.source, self.segment, self.reading, _, self.alive, self.room, _ = request
         self.separator = separator_of(self.reading.separator)
         self.known = _known(self.source.path, self.source.mtime_ns, self.reading)
         self.size = self.source.size
@@ -285,7 +285,7 @@ class _CompressedText:
     """One chain from the first byte to the last: where a document ends only reading tells."""
 
     def __init__(self, request: ReadRequest) -> None:
-        self.source, _, self.reading, _, self.alive, self.room = request
+        self.source, _, self.reading, _, self.alive, self.room, _ = request
         self.separator = separator_of(self.reading.separator)
         self.row = 0
         self.base = 0  # place of the first byte of `text`
