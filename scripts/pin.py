@@ -1,6 +1,6 @@
 """Print the versions of all packages that a Python has, as a constraints file for pip.
 
-    python scripts/pin.py .venv/bin/python > constraints/dev.txt
+python scripts/pin.py .venv/bin/python > constraints/dev.txt
 """
 
 from __future__ import annotations

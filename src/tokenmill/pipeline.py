@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,16 +18,18 @@ from tokenmill.engines.local.forkserver import start_fork_server
 from tokenmill.engines.observer import Observer, Snapshot
 from tokenmill.engines.run import EncodingRun
 from tokenmill.engines.supply import Downloads
-from tokenmill.errors import TokenmillError
+from tokenmill.errors import TokenmillError, UsageError
 from tokenmill.formats import copies_of
-from tokenmill.inputs.hf_dataset import dataset_files, is_dataset
+from tokenmill.inputs.hf_dataset import chosen_splits, dataset_files, is_dataset
 from tokenmill.inputs.kinds import refuse_changed
 from tokenmill.inputs.remote.hub import ListCache
+from tokenmill.inputs.stdin import NAME, is_stdin, stdin_file
 from tokenmill.output import commit as committing
 from tokenmill.output.journal import UnitRecord
 from tokenmill.output.recovery import bound_revisions, open_job
 from tokenmill.output.result import Result, warnings_of, write_run_record
 from tokenmill.output.workspace import Workspace
+from tokenmill.planning.empty_splits import refuse_surely_empty
 from tokenmill.planning.make import Proposal, make_plan
 from tokenmill.planning.needs import refuse_if_offline
 from tokenmill.planning.options import Options, make_options, plan_settings
@@ -57,7 +60,8 @@ def prepare(
 ) -> Result:
     """Turn text into token files; the same call resumes after any interruption.
 
-    `inputs`: files, directories, globs or URLs, one or several; or a `datasets.Dataset`.
+    `inputs`: files, directories, globs or URLs, one or several; a `datasets.Dataset`, or a
+    `DatasetDict` with `split="train"`, `val="split"` or `all_splits=True`.
 
     >>> tokenmill.prepare("data/*.parquet", "out", format="llmc", tokenizer="gpt2")
     """
@@ -66,7 +70,24 @@ def prepare(
     with interruptible() as interrupts, contextlib.ExitStack() as stack:
         if is_dataset(inputs):
             plan_settings(wanted, output)  # a wrong one is refused before anything is copied
-            inputs = stack.enter_context(dataset_files(inputs, output, wanted.text_column))
+            train, held = (
+                [
+                    file
+                    for one in side
+                    for file in stack.enter_context(dataset_files(one, output, wanted.text_column))
+                ]
+                for side in chosen_splits(inputs, wanted.choice)
+            )
+            inputs, held = train, [*held, *wanted.val_inputs]
+            wanted = msgspec.structs.replace(wanted, split="", val_inputs=tuple(held))
+        elif is_stdin(inputs):
+            if not wanted.input_rules.kind_for(NAME):
+                raise UsageError(
+                    "-: what standard input holds is not known",
+                    hint="say it: --as jsonl, csv, text ...",
+                )
+            plan_settings(wanted, output)
+            inputs = stack.enter_context(stdin_file(output, sys.stdin.buffer))
         return _prepare(inputs, output, wanted, observer, on_plan, interrupts)
 
 
@@ -83,6 +104,8 @@ def _prepare(
     prepared = propose(inputs, output, wanted)
     if prepared.budget.note:
         observer.note(prepared.budget.note)
+    if not prepared.run.allow_empty_split:
+        refuse_surely_empty(prepared.plan)
     workspace = Workspace(output)
     supply = make_supply(prepared, workspace)
     is_new = not workspace.plan.exists() and not workspace.manifest.exists()
@@ -108,7 +131,12 @@ def _prepare(
             if others:
                 observer.note(f"encoded; now writing {', '.join(others)}")
             manifest = committing.commit(
-                prepared.plan, run.books.ledger, run.frontier.state, workspace, interrupts.check
+                prepared.plan,
+                run.books.ledger,
+                run.frontier.state,
+                workspace,
+                interrupts.check,
+                allow_empty=prepared.run.allow_empty_split or prepared.plan.settings.limited,
             )
         seconds = time.monotonic() - began
         if workspace.work.exists():

@@ -14,19 +14,21 @@ def test_prepare_in_threads_forked_and_daemonic_processes(tmp_path: Path) -> Non
 import multiprocessing, os, sys, threading
 import tokenmill
 path, out = {str(SAMPLES[1])!r}, {str(tmp_path)!r}
+import functools
+prepare = functools.partial(tokenmill.prepare, val="docs:9")
 main = sys.modules["__main__"]
 threads = [
-    threading.Thread(target=tokenmill.prepare, args=(path, out + f"/t{{i}}")) for i in range(3)
+    threading.Thread(target=prepare, args=(path, out + f"/t{{i}}")) for i in range(3)
 ]
 [t.start() for t in threads]; [t.join() for t in threads]
 assert sys.modules["__main__"] is main
 if os.fork() == 0:
-    tokenmill.prepare(path, out + "/forked")
+    prepare(path, out + "/forked")
     os._exit(0)
 os.wait()
 def inside():
     try:
-        tokenmill.prepare(path, out + "/daemon")
+        prepare(path, out + "/daemon")
     except tokenmill.TokenmillError as error:
         os._exit(error.exit_code)
 child = multiprocessing.get_context("fork").Process(target=inside, daemon=True)

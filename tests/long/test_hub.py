@@ -160,6 +160,7 @@ def test_files_without_a_row_do_not_take_the_place_of_those_to_come(world: World
     world.repo.commit({**files, "some/9.parquet": world.contents[FILES[0]]})
     words = [sys.executable, "-m", "tokenmill", "prepare", f"hf://datasets/{EDU}/some"]
     words += ["-o", str(world.out), "--no-keep-downloads", "--downloads", "1"]
+    words += ["--allow-empty-split"]
     subprocess.run(words, env=world.env, check=True, capture_output=True, timeout=60)
     ok(command("prepare", world.local[0], "-o", world.folder / "same"))
     assert token_bytes(world.out) == token_bytes(world.folder / "same")
@@ -205,7 +206,7 @@ def test_fineweb_classic_is_the_other_repository(
     monkeypatch.chdir(world.folder)
     classic = world.hub.repo("HuggingFaceFW/fineweb")
     classic.commit({"sample/100BT/000_00000.parquet": world.contents[FILES[0]]})
-    ok(world.run("fineweb", "--version", "100B", "--type", "classic"))
+    ok(world.run("fineweb", "--version", "100B", "--type", "classic", "--allow-empty-split"))
     assert (world.folder / "fineweb100B" / "fineweb_val_000000.bin").exists()
 
 

@@ -84,7 +84,7 @@ def test_plan_lists_files_chains_and_what_is_skipped(tmp_path: Path) -> None:
         (["prepare", "x.jsonl", "-o", "o", "--text-column", "body"], 2, "no field 'body'"),
         (["prepare", "x.jsonl", "-o", "o", "--val", "shard"], 2, "no shards"),
         (["prepare", "bad.jsonl", "-o", "o"], 1, "bad.jsonl: row 1 (line 2)"),
-        (["prepare", "bad.jsonl", "-o", "o", "--on-bad-row", "quarantine"], 4, ""),
+        (["prepare", "bad.jsonl", "-o", "o", "--on-bad-row", "quarantine", "--val", "none"], 4, ""),
         (["verify", "."], 2, "no finished dataset"),
         (["frobnicate"], 2, "No such command"),
     ],
@@ -103,7 +103,7 @@ def test_mistakes_have_a_message_an_exit_code_and_no_traceback(
 
 
 def test_closed_output_streams_do_no_harm(tmp_path: Path) -> None:
-    run = f"{sys.executable} -m tokenmill prepare {SAMPLES[1]} -o {tmp_path}"
+    run = f"{sys.executable} -m tokenmill prepare {SAMPLES[1]} --val docs:9 -o {tmp_path}"
     assert subprocess.run(f"{run}/a >&-", shell=True, stderr=subprocess.DEVNULL).returncode == 0
     assert subprocess.run(f"{run}/b 2>&-", shell=True, stdout=subprocess.DEVNULL).returncode == 0
 

@@ -83,10 +83,10 @@ def test_a_signal_in_the_commit_is_for_the_caller_when_all_is_done(
 ) -> None:
     commit = pipeline.committing.commit
 
-    def signalled(*args: object) -> object:
+    def signalled(*args: object, **options: object) -> object:
         send()
         send()
-        return commit(*args)  # type: ignore[arg-type]
+        return commit(*args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(pipeline.committing, "commit", signalled)
     with pytest.raises(KeyboardInterrupt):

@@ -19,6 +19,8 @@ from tokenmill.errors import SourceError
 from tokenmill.inputs import download as fetching
 from tokenmill.inputs.remote import retry, stores
 
+VAL = ("--val", "docs:9")
+
 
 class Web:
     """A web server with a few files; it may know nothing of ranges, change a file, or be busy."""
@@ -252,8 +254,10 @@ def test_an_object_of_s3_gives_the_tokens_of_the_same_file_on_disk(
 ) -> None:
     local = write_parquet(tmp_path / "0.parquet", texts)
     s3.put_object(Bucket="corpus", Key="web/0.parquet", Body=local.read_bytes())
-    ok(command("prepare", local, "-o", tmp_path / "same"))
-    done = ok(command("prepare", "s3://corpus/web/*.parquet", "-o", tmp_path / "out", env=env))
+    ok(command("prepare", local, "-o", tmp_path / "same", *VAL))
+    done = ok(
+        command("prepare", "s3://corpus/web/*.parquet", "-o", tmp_path / "out", *VAL, env=env)
+    )
     assert token_bytes(tmp_path / "out") == token_bytes(tmp_path / "same")
     assert "verysecret" not in done.stdout + done.stderr
 
@@ -289,17 +293,17 @@ def test_an_object_that_is_replaced_between_listing_and_the_end_of_its_download_
 
 
 def test_a_store_without_its_package_says_what_to_install(tmp_path: Path) -> None:
-    done = command("prepare", "gs://bucket/a.parquet", "-o", tmp_path / "out")
+    done = command("prepare", "gs://bucket/a.parquet", "-o", tmp_path / "out", *VAL)
     assert done.returncode == 2
     assert "tokenmill[gcs]" in done.stderr
-    done = command("prepare", "nosuch://bucket/a.parquet", "-o", tmp_path / "out")
+    done = command("prepare", "nosuch://bucket/a.parquet", "-o", tmp_path / "out", *VAL)
     assert done.returncode == 2
     assert "no such kind of input" in done.stderr
-    done = command("prepare", "ftp://127.0.0.1:1/a.parquet", "-o", tmp_path / "out")
+    done = command("prepare", "ftp://127.0.0.1:1/a.parquet", "-o", tmp_path / "out", *VAL)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "download the files first" in done.stderr
-    assert command("prepare", tmp_path, "-o", "s3://bucket/out").returncode == 2
+    assert command("prepare", tmp_path, "-o", "s3://bucket/out", *VAL).returncode == 2
 
 
 # --- addresses -----------------------------------------------------------------------------------

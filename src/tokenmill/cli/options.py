@@ -84,8 +84,32 @@ FINEWEB = [
 READING = [
     click.option(
         "--text-column",
-        default="text",
-        help="Column or JSON field with the text; a.b is field b in a.",
+        multiple=True,
+        metavar="NAME",
+        help="Column or JSON field with the text; a.b is field b in a. 'GLOB=NAME' for some of "
+        "the files; may be repeated.  [default: text]",
+    ),
+    click.option(
+        "--text",
+        default="",
+        metavar="TEMPLATE",
+        show_default=False,
+        help=r"Text from several columns, such as '{title}\n\n{text}'.",
+    ),
+    click.option(
+        "--where",
+        default="",
+        metavar="CONDITION",
+        show_default=False,
+        help="Only rows that meet a condition, such as \"language == 'de' and score > 0.8\".",
+    ),
+    click.option(
+        "--as",
+        "as_kind",
+        multiple=True,
+        metavar="KIND",
+        help="Read the files as parquet, arrow, jsonl, json, csv, tsv or text, whatever their "
+        "extension. 'GLOB=KIND' for some of them; may be repeated.",
     ),
     click.option(
         "--text-separator",
@@ -185,10 +209,28 @@ LAYOUT = [
 
 SPLITS = [
     click.option(
+        "--split",
+        default="",
+        metavar="NAME",
+        show_default=False,
+        help="Take only this split (train, validation, test) of folders and globs.",
+    ),
+    click.option("--all-splits", is_flag=True, help="Mix the splits of a folder or glob."),
+    click.option(
         "--val",
         metavar="RULE",
-        help="Validation split: a fraction (0.0005), docs:N, tokens:N, shard (the first shard) or "
-        "none.  [default: the trainer's]",
+        help="Validation split: a fraction of the documents (0.0005), tail:0.1 (the last tenth of "
+        "the tokens), docs:N, tokens:N, shard (the first shard), split (the files of the "
+        "validation split) or none.  [default: the trainer's]",
+    ),
+    click.option(
+        "--val-inputs",
+        multiple=True,
+        metavar="FILES",
+        help="Files, a folder or a glob for the validation split; may be repeated.",
+    ),
+    click.option(
+        "--allow-empty-split", is_flag=True, help="Commit also if a split has no documents."
     ),
     click.option(
         "--seed",

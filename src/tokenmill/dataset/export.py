@@ -19,7 +19,7 @@ from tokenmill.amounts import show_bytes
 from tokenmill.dataset.conversion import make_dataset, pieces_of
 from tokenmill.dataset.loader import Dataset, open_dataset
 from tokenmill.dataset.streams import Stream, open_streams
-from tokenmill.dataset.verification import read_run, verify
+from tokenmill.dataset.verification import missing_files, read_run, verify
 from tokenmill.errors import RefusedError, UsageError, VerificationError
 from tokenmill.output.commit import IMPORTED, Content
 from tokenmill.output.editions import UNITS, DatasetFile, dataset_file, index_tables, make_edition
@@ -53,6 +53,9 @@ def export(
     if "format" not in options:
         raise UsageError("export() requires format=")
     source = open_dataset(directory)
+    if missing := missing_files(source.directory, source.manifest):
+        what = f"{source.directory}: is not complete, and nothing is made of it:"
+        raise VerificationError(what, lines=[f"{name}: missing" for name in missing[:10]])
     plan = _plan(source, make_options(options), output)
     workspace = Workspace(output)
     convert = functools.partial(_convert, source, plan, note)

@@ -151,19 +151,22 @@ class Stream:
             if split.first_token != position:
                 yield f"split {split.name}: begins at token {split.first_token}, not {position}"
             position = split.first_token + split.tokens
-            if number == 0 and len(self.splits) == 2 and position != self._val_end():
-                yield f"split val: ends at token {position}, by its rule at {self._val_end()}"
+            if number == 0 and len(self.splits) == 2 and position != (end := self._first_end()):
+                yield f"split {split.name}: ends at token {position}, by its rule at {end}"
             yield from self._file_faults(split)
         if fault := self._cut_fault():
             yield fault
         if position != self.tokens:
             yield f"stream {self.name}: splits end at token {position}, files at {self.tokens}"
 
-    def _val_end(self) -> int:
+    def _first_end(self) -> int:
+        """Where the first of two splits ends: val, or train before a tail."""
         val, layout = self.settings.val, self.layout
         if val.kind == "docs":
             return int(self.ends[min(val.amount, self.documents) - 1]) if self.documents else 0
         token = val.amount or layout.shard_tokens
+        if val.kind == "tail":
+            token = val.tail_start(self.tokens)
         if val.kind != "tokens" and layout.cut != "document":
             return min(token, self.tokens)
         # Where the first document begins that begins at `token` or later.

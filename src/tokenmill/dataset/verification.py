@@ -78,7 +78,7 @@ def verify(directory: str | os.PathLike[str], *, threads: int | None = None) -> 
     except VerificationError as error:
         return Report(problems=[error.message])
     tasks, found = _tasks(root, manifest)
-    problems = _extra_files(root, manifest) + found
+    problems = _extra_files(root, manifest) + _links_outside(root, manifest) + found
     # No checksum tells of wrong ids.
     warning = _encoder_warning(manifest.settings, read_run(root) or {})
     with ThreadPoolExecutor(max_workers=threads or available_cores()) as pool:
@@ -90,6 +90,28 @@ def verify(directory: str | os.PathLike[str], *, threads: int | None = None) -> 
         seconds=time.monotonic() - began,
         warnings=[warning] if warning else [],
     )
+
+
+def missing_files(root: Path, manifest: Manifest) -> list[str]:
+    """Files of a dataset that are not there."""
+    return [entry.path for entry in manifest.files if not (root / entry.path).is_file()]
+
+
+def _links_outside(root: Path, manifest: Manifest) -> list[str]:
+    """Files that are links out of the folder: who copies or removes the folder loses them. Where
+    the manifest is a link too, the folder is a view of another one, as in the Hub's cache."""
+    if (root / "manifest.json").is_symlink():
+        return []
+    inside = os.path.join(os.path.realpath(root), "")
+    found = []
+    for entry in manifest.files:
+        target = os.path.realpath(root / entry.path)
+        if not target.startswith(inside) and os.path.exists(target):
+            found.append(
+                f"{entry.path}: is a link out of the folder, to {printable(target)}; "
+                "put the file itself in its place"
+            )
+    return found
 
 
 def _encoder_warning(settings: PlanSettings, run: dict[str, Any]) -> str:

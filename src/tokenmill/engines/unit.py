@@ -22,7 +22,7 @@ from tokenmill.engines.messages import Activity, EncodeTask, TryRows, UnitSummar
 from tokenmill.errors import BadRowError, TokenmillError, WorkerError
 from tokenmill.formats import get_format
 from tokenmill.inputs.batch import BadRow, Batch
-from tokenmill.inputs.kinds import kind_named, read_segment, refuse_changed
+from tokenmill.inputs.kinds import kind_named, read_segment, reading_for, refuse_changed
 from tokenmill.inputs.readers.fragments import LONG_BYTES
 from tokenmill.inputs.segments import BATCH_BYTES, UNIT_BYTES, UnitId
 from tokenmill.inputs.source import Source
@@ -189,7 +189,7 @@ class UnitWorker:
         ):
             if batch.first_row >= rows.stop:
                 break
-            packer = Packer(self.settings, work.source.number)
+            packer = Packer(self.settings, work.source)
             for index in (i for i, row in enumerate(batch.rows.tolist()) if row in rows):
                 one = batch.document(index)
                 progress(_doing("encode", wanted.part, one))
@@ -327,7 +327,8 @@ class UnitWorker:
     def stop_at(self, bad: BadRow, work: EncodeTask) -> NoReturn:
         """Say where the row is in its file, also when the reader began in the middle of it."""
         source = work.source
-        where = kind_named(source.kind).place(source, work.segment, bad, self.settings.reading)
+        reading = reading_for(source, self.settings.reading)
+        where = kind_named(source.kind).place(source, work.segment, bad, reading)
         kind = WorkerError if bad.fatal else BadRowError
         raise kind(
             f"{source.name}: {where}: {bad.reason}",
@@ -359,7 +360,7 @@ class _UnitBuilder:
 
     def __init__(self, worker: UnitWorker, work: EncodeTask, part: int) -> None:
         self.worker, self.work, self.source, self.part = worker, work, work.source, part
-        self.packer = Packer(worker.settings, work.source.number)
+        self.packer = Packer(worker.settings, work.source)
         self.counts = Counts()
         self.bad: list[BadRow] = []
         self.first_row = -1  # of this unit, as its batches count them
@@ -387,6 +388,7 @@ class _UnitBuilder:
             worker.stop_at(batch.bad[0], self.work)
         self.bad += [bad.cut(QUARANTINE_BYTES) for bad in batch.bad]
         self.counts.quarantined += len(batch.bad)
+        self.counts.filtered += batch.filtered
         self.counts.text_bytes += batch.texts.size
         batch = batch._replace(rows=batch.rows - self.first_row)  # from here on, of the unit
         worker.take_room(self.source, batch)
@@ -395,7 +397,7 @@ class _UnitBuilder:
     def finish(self, *, last: bool) -> EncodedUnit:
         packed = self.packer.finish()
         self.counts.empty = self.packer.empty
-        self.counts.dropped = self.packer.dropped
+        self.counts.dropped = self.packer.dropped + self.counts.filtered
         self.counts.too_short = self.packer.too_short
         self.counts.too_long = self.packer.too_long
         self.counts.documents = sum(p.documents for p in packed)

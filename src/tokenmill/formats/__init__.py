@@ -70,9 +70,15 @@ def is_format(name: str) -> bool:
 
 def copies_of(settings: PlanSettings) -> list[Layout]:
     """Every copy of the tokens that a job writes: one for each format, and one more if the first
-    format is framed, because the bare stream is kept until the end."""
-    framed = get_format(settings.first.format).framed
-    return [settings.first, *settings.layouts] if framed else list(settings.layouts)
+    format is made at the end, because the bare stream is kept until then."""
+    made_last = is_made_last(settings)
+    return [settings.first, *settings.layouts] if made_last else list(settings.layouts)
 
 
-__all__ = ["FORMATS", "Format", "copies_of", "get_format", "is_format"]
+def is_made_last(settings: PlanSettings) -> bool:
+    """Whether no file of the first format is what workers write: it has something around every
+    document, or only the count of all tokens tells where a split begins."""
+    return get_format(settings.first.format).framed or settings.val.kind == "tail"
+
+
+__all__ = ["FORMATS", "Format", "copies_of", "get_format", "is_format", "is_made_last"]

@@ -20,7 +20,7 @@ import numpy as np
 import xxhash
 
 from tokenmill.errors import StorageError, TokenmillError
-from tokenmill.formats import get_format
+from tokenmill.formats import get_format, is_made_last
 from tokenmill.formats.base import Array, MadeFile, stored_dtype
 from tokenmill.output.durability import UnitTable
 from tokenmill.output.editions import (
@@ -35,6 +35,7 @@ from tokenmill.output.file_maker import FileMaker, digested
 from tokenmill.output.files import OutputFiles
 from tokenmill.output.manifest import MANIFEST_VERSION, Manifest, SplitEntry
 from tokenmill.output.workspace import Workspace
+from tokenmill.planning.empty_splits import refuse_empty
 from tokenmill.planning.plan import Plan
 from tokenmill.settings import is_plain_name
 from tokenmill.system.disk import (
@@ -120,20 +121,26 @@ def commit(
     final: State,
     workspace: Workspace,
     check_interrupt: Callable[[], None] = lambda: None,
+    *,
+    allow_empty: bool = True,
 ) -> Manifest:
     """Make the dataset visible, all at once. Every unit is durable when this is called.
 
-    Before the names: headers and index are written, all files checked and synced.
+    Before the names: headers and index are written, all files checked and synced. A split without
+    tokens is refused unless it is allowed: the work folder stays, and a run may go on.
     """
+    totals = _checked_totals(plan, ledger)
     evidence = xxhash.xxh3_128_hexdigest(plan.fingerprint.encode() + ledger.evidence())
     with contextlib.closing(FileMaker(workspace, evidence, check_interrupt)) as maker:
         grown = {name: _GrownFile(name, pieces) for name, pieces in _by_file(ledger).items()}
         streams = _working_streams(plan, final, grown, workspace)
         index = _index_files(plan, grown, maker.files)
         layouts, editions = plan.settings.layouts, []
-        if not get_format(layouts[0].format).framed:
+        if not is_made_last(plan.settings):
             editions = [_written_edition(plan, streams, grown, maker)]
         editions += [make_edition(plan, one, streams, maker) for one in layouts[len(editions) :]]
+        if not allow_empty:
+            refuse_empty(plan.settings, editions[0].splits, totals.documents)
         files = [file for edition in editions for file in edition.files] + index
         for _, made in files:
             maker.files.sync(made.working)
@@ -141,7 +148,7 @@ def commit(
     content = Content(
         files,
         [split for edition in editions for split in edition.splits],
-        counts=_checked_totals(plan, ledger).to_dict(),
+        counts=totals.to_dict(),
         sources=[
             {**source.identity(), **counts.to_dict()}
             for source, counts in zip(plan.sources, ledger.by_source, strict=True)

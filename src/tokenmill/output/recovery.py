@@ -17,6 +17,7 @@ import msgspec
 
 from tokenmill.errors import RefusedError, StorageError, VerificationError
 from tokenmill.formats import FORMATS, is_format
+from tokenmill.inputs.source import SAMPLED, Source
 from tokenmill.output.commit import IMPORTED, published, read_commit, roll_back
 from tokenmill.output.durability import UnitLog
 from tokenmill.output.files import is_intact
@@ -34,12 +35,16 @@ QuarantinedRows = dict[tuple[int, int], dict[int, str]]
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
+FileState = tuple[int, int]  # of an input: the time of its last change, and its inode
+
+
 class _BoundPlan(msgspec.Struct, frozen=True):
     """plan.json: what an output is bound to, and when its inputs were last written to. A manifest
     can be read as one too."""
 
     plan: dict[str, Any]
     mtimes: dict[str, int] = {}
+    states: dict[str, FileState] = {}  # of the inputs; empty in plans of before
 
 
 class JobState(msgspec.Struct, frozen=True):
@@ -75,11 +80,11 @@ def open_job(
         if workspace.manifest.exists():  # a crash before the work folder was removed
             yield JobState(_finished(plan, workspace))
             return
-        mtimes = _bind(plan, workspace)
+        bound = _bind(plan, workspace)
         if workspace.commit.exists():
             roll_back(workspace)
         workspace.clear_spill()
-        books, durable, aside = _recover(plan, run, workspace, mtimes, check_interrupt)
+        books, durable, aside = _recover(plan, run, workspace, bound, check_interrupt)
         with contextlib.closing(books):
             yield JobState(books=books, durable=durable, aside=aside)
     finally:
@@ -208,7 +213,7 @@ def _refuse_touched(plan: Plan, workspace: Workspace) -> None:
     times = _times_when_read(workspace)
     for source in plan.sources:
         then = times.get(source.name, source.mtime_ns)
-        if source.fingerprint.startswith("xxh3-sampled") and then != source.mtime_ns:
+        if source.fingerprint.startswith(SAMPLED) and then != source.mtime_ns:
             raise RefusedError(
                 f"{source.name}: was written to after {workspace.output} was made from it",
                 hint="if its content is the same, give it its old time; else use --overwrite",
@@ -241,21 +246,36 @@ def _refuse_difference(old: dict[str, Any], plan: Plan, workspace: Workspace, wh
         )
 
 
-def _bind(plan: Plan, workspace: Workspace) -> dict[str, int]:
-    """Create plan.json, or compare with the one there; returns its modification times."""
-    mtimes = {source.name: source.mtime_ns for source in plan.sources}
+def _bind(plan: Plan, workspace: Workspace) -> _BoundPlan:
+    """Create plan.json, or compare with the one there."""
     if not workspace.plan.exists():
         workspace.clear_work()  # what a crash left of a removal belongs to another plan
-        content = _BoundPlan(plan.to_dict(), mtimes)
+        mtimes = {source.name: source.mtime_ns for source in plan.sources}
+        states = {source.name: _state_of(source) for source in plan.sources}
+        content = _BoundPlan(plan.to_dict(), mtimes, states)
         create_exclusively(workspace.plan, msgspec.json.encode(content))
-        return mtimes
+        return content
     return _compare_bound(plan, workspace)
 
 
-def _compare_bound(plan: Plan, workspace: Workspace) -> dict[str, int]:
+def _state_of(source: Source) -> FileState:
+    return source.ctime_ns, source.inode
+
+
+def _compare_bound(plan: Plan, workspace: Workspace) -> _BoundPlan:
     stored = _read_plan(workspace.plan, "use --overwrite to start anew")
     _refuse_difference(stored.plan, plan, workspace, "is bound to another plan")
-    return stored.mtimes
+    return stored
+
+
+def _was_touched(source: Source, bound: _BoundPlan) -> bool:
+    """Whether a source may have changed since its units were made. The time of a file's last
+    change and its inode tell what its modification time hides, which any program can set; a file
+    that is hashed whole needs neither."""
+    if bound.mtimes.get(source.name) != source.mtime_ns:
+        return True
+    known = bound.states.get(source.name, _state_of(source))
+    return source.fingerprint.startswith(SAMPLED) and known != _state_of(source)
 
 
 def _read_plan(path: Path, hint: str) -> _BoundPlan:
@@ -269,14 +289,14 @@ def _recover(
     plan: Plan,
     run: RunSettings,
     workspace: Workspace,
-    mtimes: dict[str, int],
+    bound: _BoundPlan,
     check_interrupt: Callable[[], None],
 ) -> tuple[UnitLog, list[UnitRecord], QuarantinedRows]:
     """The units that are durable and intact. The units of a file touched since are done again
     and must come out the same: size and sampled content agree, but only that is proof."""
     records, length = read_journal(workspace.journal, plan.fingerprint)
     latest = {record.unit: record for record in records}
-    touched = {s.number for s in plan.sources if mtimes.get(s.name) != s.mtime_ns}
+    touched = {source.number for source in plan.sources if _was_touched(source, bound)}
     expected = {unit: record for unit, record in latest.items() if unit.source in touched}
     candidates = [record for unit, record in latest.items() if unit not in expected]
 

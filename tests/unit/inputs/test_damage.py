@@ -90,8 +90,9 @@ def test_a_first_line_that_is_an_array_is_a_bad_row_and_not_the_whole_file(tmp_p
     assert (result.manifest.counts["documents"], result.manifest.counts["quarantined"]) == (1, 1)
     for array in (b'[{"text": "a"}]', b'[\n{"text": "a"},\n{"text": "b"}\n]', b'[{"text": "a"},\n'):
         path.write_bytes(array)
+        assert find_sources([path], "text").sources[0].kind == "json"
         with pytest.raises(InputError, match="one JSON array"):
-            tokenmill.prepare(path, tmp_path / "p", workers=0)
+            tokenmill.prepare(path, tmp_path / "p", workers=0, as_kind="jsonl")
 
 
 ROWS = st.one_of(

@@ -23,13 +23,15 @@ from tokenmill.errors import InputError, TokenmillError, UsageError
 from tokenmill.inputs.batch import Batch
 from tokenmill.inputs.download import at_hand_already, copy_fault
 from tokenmill.inputs.find import find_sources
+from tokenmill.inputs.input_rules import EVERY, InputRules
 from tokenmill.inputs.kinds import read_segment
 from tokenmill.inputs.readers.text import long_document
 from tokenmill.inputs.remote.address import is_url, named_file, path_below
+from tokenmill.inputs.rows.row_rule import columns_needed
 from tokenmill.inputs.segments import Segment, cut_rule
 from tokenmill.inputs.source import Source
 from tokenmill.output.manifest import Manifest
-from tokenmill.settings import PlanSettings
+from tokenmill.settings import PlanSettings, Reading
 from tokenmill.texts import I64, from_bytes
 
 
@@ -76,7 +78,7 @@ def find_origins(
         told = f"{missing[0]}{more}: {what}, so there is nothing to compare with"
         raise InputError(told, hint=hint)
     with ThreadPoolExecutor(max_workers=4) as pool:
-        check = functools.partial(_source_or_fault, dataset.settings.text_column)
+        check = functools.partial(_source_or_fault, dataset.settings.reading)
         found = list(pool.map(check, itertools.count(), entries, paths))
     sources = {source.number: source for source in found if isinstance(source, Source)}
     names = [entry["name"] for entry in entries]
@@ -107,7 +109,7 @@ def _path_of(
 
 
 def _source_or_fault(
-    text_column: str, number: int, entry: dict[str, Any], path: str
+    reading: Reading, number: int, entry: dict[str, Any], path: str
 ) -> Source | str:
     """The source as it was, or what is wrong with it."""
     name, fingerprint, size = entry["name"], entry["fingerprint"], os.stat(path).st_size
@@ -116,12 +118,19 @@ def _source_or_fault(
     if size != entry["size"]:
         return f"changed since: {size} bytes, {entry['size']} when the dataset was made"
     try:
-        source = find_sources([path], text_column).sources[0]
+        column, kind = entry.get("text_column", ""), entry.get("as", "")
+        rules = InputRules(
+            kinds=((EVERY, kind),) if kind else (),
+            columns=((EVERY, column),) if column else (),
+            needed=columns_needed(reading),
+        )
+        source = find_sources([path], reading.text_column, rules=rules).sources[0]
     except TokenmillError as error:
         return f"cannot be read any more: {error.message}"
     if not is_url(name) and source.fingerprint != fingerprint:
         return "changed since the dataset was made (same size, other content)"
-    return msgspec.structs.replace(source, number=number, name=name, fingerprint=fingerprint)
+    changes = {"number": number, "name": name, "fingerprint": fingerprint}
+    return msgspec.structs.replace(source, **changes, split=entry.get("split", ""))
 
 
 def read_tasks(directory: Path, manifest: Manifest) -> tuple[list[SegmentTask], list[Problem]]:
