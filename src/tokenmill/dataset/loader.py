@@ -11,7 +11,7 @@ import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
@@ -19,7 +19,8 @@ from tokenmill.dataset.verification import no_dataset, size_fault
 from tokenmill.errors import UsageError, VerificationError
 from tokenmill.formats import get_format
 from tokenmill.formats.base import Array, Slices, TokenPieces
-from tokenmill.output.manifest import Manifest, SplitEntry
+from tokenmill.output.manifest import FileEntry, Manifest, SplitEntry
+from tokenmill.settings import Layout, PlanSettings
 
 Opened = TypeVar("Opened")
 MOST_TOKENS = 1 << 62  # no document ends there
@@ -30,10 +31,18 @@ def open_dataset(directory: str | os.PathLike[str], *, format: str | None = None
 
     If it is in several formats, `format` says which; the documents are the same in each.
     """
-    path = Path(directory) / "manifest.json"
+    dataset = Dataset(Path(directory), _load(Path(directory)), format)
+    for split in dataset.splits:
+        if split.tokens:
+            dataset.path_of(f"index/{split.stream}.ends")
+    return dataset
+
+
+def _load(directory: Path) -> Manifest:
+    path = directory / "manifest.json"
     if not path.is_file():
-        raise no_dataset(path.parent)
-    return Dataset(Path(directory), Manifest.load(path), format)
+        raise no_dataset(directory)
+    return Manifest.load(path)
 
 
 def damaged(where: object, what: str) -> VerificationError:
@@ -41,21 +50,65 @@ def damaged(where: object, what: str) -> VerificationError:
 
 
 class Dataset(Mapping[str, "Split"]):
-    """Splits by name; those without a token are not there."""
+    """Splits by name; those without a token are not there.
+
+    A dataset is pickled as its path and the checksum of its manifest, never with its memory maps:
+    a data loader sends it to every worker process. A pickled one opens at its first use.
+    """
 
     def __init__(self, directory: Path, manifest: Manifest, format: str | None = None) -> None:
-        self.directory, self.manifest, self.settings = directory, manifest, manifest.settings
-        layouts = {layout.format: layout for layout in self.settings.layouts}
-        if format not in (None, *layouts):
-            hint = f"there is: {', '.join(layouts)}"
+        self.directory, self.manifest, self._format = directory, manifest, format
+        if format not in (None, *self._layouts):
+            hint = f"there is: {', '.join(self._layouts)}"
             raise UsageError(f"no format {format!r} in this dataset", hint=hint)
-        self.layout = layouts[format or self.settings.first.format]
-        self._entries = {entry.path: entry for entry in manifest.files}
-        self.token_files = [
-            f for f in manifest.files if f.kind == "tokens" and f.format == self.layout.format
-        ]
-        self.splits = [s for s in manifest.splits if s.format == self.layout.format]
-        self._splits = {s.name: Split(self, s) for s in self.splits if s.tokens}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        path = os.path.abspath(self.directory)
+        return _unpickled, (path, self._format, self._manifest_checksum)
+
+    @functools.cached_property
+    def manifest(self) -> Manifest:
+        """Of a dataset that was pickled: read now, and compared with the one it had then."""
+        manifest = _load(self.directory)
+        if manifest.checksum != self._manifest_checksum:
+            raise VerificationError(
+                f"{self.directory}: is not the dataset that was pickled: its manifest has changed",
+                hint="open the dataset again with open_dataset() and pickle that",
+            )
+        return manifest
+
+    @functools.cached_property
+    def _manifest_checksum(self) -> str:
+        return self.manifest.checksum
+
+    @functools.cached_property
+    def settings(self) -> PlanSettings:
+        return self.manifest.settings
+
+    @property
+    def _layouts(self) -> dict[str, Layout]:
+        return {layout.format: layout for layout in self.settings.layouts}
+
+    @functools.cached_property
+    def layout(self) -> Layout:
+        return self._layouts[self._format or self.settings.first.format]
+
+    @functools.cached_property
+    def token_files(self) -> list[FileEntry]:
+        mine = self.layout.format
+        return [f for f in self.manifest.files if f.kind == "tokens" and f.format == mine]
+
+    @functools.cached_property
+    def splits(self) -> list[SplitEntry]:
+        return [s for s in self.manifest.splits if s.format == self.layout.format]
+
+    @functools.cached_property
+    def _entries(self) -> dict[str, FileEntry]:
+        return {entry.path: entry for entry in self.manifest.files}
+
+    @functools.cached_property
+    def _splits(self) -> dict[str, Split]:
+        return {s.name: Split(self, s.name) for s in self.splits if s.tokens}
 
     def __getitem__(self, name: str) -> Split:
         return self._splits[name]
@@ -86,6 +139,13 @@ class Dataset(Mapping[str, "Split"]):
         return self.opened(f"index/{name}", lambda path: np.memmap(path, "<u8", mode="r"))
 
 
+def _unpickled(path: str, format: str | None, checksum: str) -> Dataset:
+    dataset = Dataset.__new__(Dataset)
+    dataset.directory, dataset._format = Path(path), format
+    dataset._manifest_checksum = checksum
+    return dataset
+
+
 def _position(index: int, length: int, what: str) -> int:
     """An index as Python counts, from the end where it is negative."""
     try:
@@ -94,34 +154,55 @@ def _position(index: int, length: int, what: str) -> int:
         raise IndexError(f"{what} {index} of {length}") from None
 
 
-class Split:
-    def __init__(self, dataset: Dataset, entry: SplitEntry) -> None:
-        self.name = entry.name
-        self.tokens = Tokens(dataset, entry.name)
-        self.documents = Documents(dataset, entry, self.tokens)
+class _View:
+    """Something of a split; pickled as the dataset and the name of the split."""
+
+    def __init__(self, dataset: Dataset, name: str) -> None:
+        self._dataset, self.name = dataset, name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._dataset, self.name)
 
 
-class Tokens(TokenPieces):
+class Split(_View):
+    @functools.cached_property
+    def tokens(self) -> Tokens:
+        return Tokens(self._dataset, self.name)
+
+    @functools.cached_property
+    def documents(self) -> Documents:
+        return Documents(self._dataset, self.name)
+
+
+class Tokens(_View):
     """All tokens of a split as one long array, memory-mapped file by file."""
 
-    def __init__(self, dataset: Dataset, split: str) -> None:
-        self._dataset = dataset
-        self._files = [file for file in dataset.token_files if file.split == split]
-        self._maps: dict[int, Slices] = {}
+    # A map holds a descriptor, of which a process may have 1,024, and a dataset 10,000 files.
+    MAX_OPEN = 64
+
+    @functools.cached_property
+    def _files(self) -> list[FileEntry]:
+        return [file for file in self._dataset.token_files if file.split == self.name]
+
+    @functools.cached_property
+    def _pieces(self) -> TokenPieces:
         lengths = [file.tokens for file in self._files]
-        super().__init__(dataset.layout, dataset.directory, sum(lengths), lengths, self._map)
+        read = functools.lru_cache(self.MAX_OPEN)(self._open)
+        return TokenPieces(
+            self._dataset.layout, self._dataset.directory, sum(lengths), lengths, read
+        )
+
+    def _open(self, number: int) -> Slices:
+        file, layout = self._files[number], self._dataset.layout
+        read = get_format(layout.format).open_tokens
+        return self._dataset.opened(file.path, lambda path: read(layout, path, file.tokens))
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._pieces.dtype
 
     def __len__(self) -> int:
-        return self.tokens
-
-    def _map(self, number: int) -> Slices:
-        if number not in self._maps:
-            file, layout = self._files[number], self._dataset.layout
-            read = get_format(layout.format).open_tokens
-            self._maps[number] = self._dataset.opened(
-                file.path, lambda path: read(layout, path, file.tokens)
-            )
-        return self._maps[number]
+        return self._pieces.tokens
 
     @overload
     def __getitem__(self, index: int) -> int: ...
@@ -130,21 +211,33 @@ class Tokens(TokenPieces):
     def __getitem__(self, index: int | slice) -> int | Array:
         if not isinstance(index, slice):
             position = _position(index, len(self), "token")
-            return int(super().__getitem__(slice(position, position + 1))[0])
+            return int(self._pieces[position : position + 1][0])
         chosen = range(len(self))[index]
         if not chosen:
             return np.zeros(0, self.dtype)
         start, last = sorted((chosen[0], chosen[-1]))
-        return super().__getitem__(slice(start, last + 1))[:: chosen.step]
+        return self._pieces[start : last + 1][:: chosen.step]
 
 
-class Documents:
+class Documents(_View):
     """Documents of a split in order, separator included; one cut by a border is there in part."""
 
-    def __init__(self, dataset: Dataset, entry: SplitEntry, tokens: Tokens) -> None:
-        self._dataset, self._entry, self._tokens = dataset, entry, tokens
-        self._ends = dataset.index(f"{entry.stream}.ends")
-        self._first = self._ended_by(entry.first_token) if entry.first_token else 0
+    @functools.cached_property
+    def _entry(self) -> SplitEntry:
+        return next(split for split in self._dataset.splits if split.name == self.name)
+
+    @functools.cached_property
+    def _tokens(self) -> Tokens:
+        return self._dataset[self.name].tokens
+
+    @functools.cached_property
+    def _ends(self) -> Array:
+        return self._dataset.index(f"{self._entry.stream}.ends")
+
+    @functools.cached_property
+    def _first(self) -> int:
+        """The number in its stream of the split's first document."""
+        return self._ended_by(self._entry.first_token) if self._entry.first_token else 0
 
     @functools.cached_property
     def _runs(self) -> Array:
