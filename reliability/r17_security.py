@@ -220,7 +220,7 @@ def in_manifest(where: str) -> Callable[[Scene, str], None]:
         if not json_can(name):
             return
         scene.begin("finished")
-        manifest = Manifest.load(scene.output / "manifest.json")
+        manifest = Manifest.load(scene.output)
         (scene.output / "manifest.json").write_bytes(sealed_with(manifest, name, where))
         scene.plant_links()
         scene.attempt(*scene.readers(), *scene.writers())
@@ -233,7 +233,7 @@ def in_removing(scene: Scene, name: str) -> None:
     if not json_can(name):
         return
     scene.begin("finished")
-    manifest = Manifest.load(scene.output / "manifest.json")
+    manifest = Manifest.load(scene.output)
     work = scene.output / ".tokenmill"
     work.mkdir()
     (scene.output / "manifest.json").unlink()
@@ -285,7 +285,7 @@ def tokenizer_path(scene: Scene, name: str) -> None:
     """--tokenizer, and run.json's word on where it lay: read only what has the right hash."""
     scene.begin("finished")
     if json_can(name):
-        manifest = Manifest.load(scene.output / "manifest.json")
+        manifest = Manifest.load(scene.output)
         plan = {**manifest.plan, "settings": {**manifest.plan["settings"], "tokenizer": "own"}}
         forged = msgspec.structs.replace(manifest, plan=plan).sealed()
         (scene.output / "manifest.json").write_bytes(forged.encode())
@@ -305,7 +305,7 @@ def source_name(scene: Scene, name: str) -> None:
         return
     scene.begin("finished")
     path = scene.output / "manifest.json"
-    manifest = Manifest.load(path)
+    manifest = Manifest.load(path.parent)
     sources = [{**entry, "name": name} for entry in manifest.sources]
     path.write_bytes(msgspec.structs.replace(manifest, sources=sources).sealed().encode())
     root = scene.folder / "root"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 import functools
-import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -19,30 +18,31 @@ from tokenmill.dataset.verification import no_dataset, size_fault
 from tokenmill.errors import UsageError, VerificationError
 from tokenmill.formats import get_format
 from tokenmill.formats.base import Array, Slices, TokenPieces
-from tokenmill.output.manifest import FileEntry, Manifest, SplitEntry
+from tokenmill.output.manifest import MANIFEST, FileEntry, Manifest, SplitEntry
 from tokenmill.settings import Layout, PlanSettings
+from tokenmill.system.store import Place, Store, has_file, store_of
 
 Opened = TypeVar("Opened")
 MOST_TOKENS = 1 << 62  # no document ends there
 
 
-def open_dataset(directory: str | os.PathLike[str], *, format: str | None = None) -> Dataset:
+def open_dataset(directory: Place, *, format: str | None = None) -> Dataset:
     """A finished dataset: `ds["train"].tokens[i:j]`, `ds["train"].documents[i]`, `len()`.
 
     If it is in several formats, `format` says which; the documents are the same in each.
     """
-    dataset = Dataset(Path(directory), _load(Path(directory)), format)
+    store = store_of(directory)
+    dataset = Dataset(store, _load(store), format)
     for split in dataset.splits:
         if split.tokens:
-            dataset.path_of(f"index/{split.stream}.ends")
+            dataset.check_size(f"index/{split.stream}.ends")
     return dataset
 
 
-def _load(directory: Path) -> Manifest:
-    path = directory / "manifest.json"
-    if not path.is_file():
-        raise no_dataset(directory)
-    return Manifest.load(path)
+def _load(store: Store) -> Manifest:
+    if not has_file(store, MANIFEST):
+        raise no_dataset(store)
+    return Manifest.load(store)
 
 
 def damaged(where: object, what: str) -> VerificationError:
@@ -52,24 +52,27 @@ def damaged(where: object, what: str) -> VerificationError:
 class Dataset(Mapping[str, "Split"]):
     """Splits by name; those without a token are not there.
 
-    A dataset is pickled as its path and the checksum of its manifest, never with its memory maps:
-    a data loader sends it to every worker process. A pickled one opens at its first use.
+    A dataset is pickled as its store (a path) and the checksum of its manifest, never with its
+    memory maps: a data loader sends it to every worker process. There it opens at its first use.
     """
 
-    def __init__(self, directory: Path, manifest: Manifest, format: str | None = None) -> None:
-        self.directory, self.manifest, self._format = directory, manifest, format
+    def __init__(self, store: Store, manifest: Manifest, format: str | None = None) -> None:
+        self.store, self.manifest, self._format = store, manifest, format
         if format not in (None, *self._layouts):
             hint = f"there is: {', '.join(self._layouts)}"
             raise UsageError(f"no format {format!r} in this dataset", hint=hint)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        path = os.path.abspath(self.directory)
-        return _unpickled, (path, self._format, self._manifest_checksum)
+        return _unpickled, (self.store, self._format, self._manifest_checksum)
+
+    @property
+    def directory(self) -> Path:
+        return Path(self.store.where())
 
     @functools.cached_property
     def manifest(self) -> Manifest:
         """Of a dataset that was pickled: read now, and compared with the one it had then."""
-        manifest = _load(self.directory)
+        manifest = _load(self.store)
         if manifest.checksum != self._manifest_checksum:
             raise VerificationError(
                 f"{self.directory}: is not the dataset that was pickled: its manifest has changed",
@@ -119,29 +122,31 @@ class Dataset(Mapping[str, "Split"]):
     def __len__(self) -> int:
         return len(self._splits)
 
-    def path_of(self, name: str) -> Path:
-        """A file of the dataset, which must be there in its full length: mapped, a shorter one
-        would kill the process."""
+    def check_size(self, name: str) -> None:
+        """A file of the dataset must be there in its full length."""
         if name not in self._entries:
-            raise damaged(self.directory, f"{name}: not in its manifest")
-        if fault := size_fault(self.directory, self._entries[name]):
-            raise damaged(self.directory, fault)
-        return self.directory / name
+            raise damaged(self.store.where(), f"{name}: not in its manifest")
+        if fault := size_fault(self.store, self._entries[name]):
+            raise damaged(self.store.where(), fault)
 
-    def opened(self, name: str, read: Callable[[Path], Opened]) -> Opened:
-        path = self.path_of(name)
+    def opened(self, name: str, read: Callable[[memoryview], Opened]) -> Opened:
+        self.check_size(name)
         try:
-            return read(path)
+            return read(self.store.view(name))
         except (OSError, ValueError) as error:
-            raise damaged(path, f"cannot be read: {error}") from None
+            raise damaged(self.store.where(name), f"cannot be read: {error}") from None
 
     def index(self, name: str) -> Array:
-        return self.opened(f"index/{name}", lambda path: np.memmap(path, "<u8", mode="r"))
+        return self.opened(f"index/{name}", lambda content: np.frombuffer(content, "<u8"))
+
+    def open_tokens(self, file: FileEntry) -> Slices:
+        read = get_format(self.layout.format).open_tokens
+        return self.opened(file.path, lambda content: read(self.layout, content, file.tokens))
 
 
-def _unpickled(path: str, format: str | None, checksum: str) -> Dataset:
+def _unpickled(store: Store, format: str | None, checksum: str) -> Dataset:
     dataset = Dataset.__new__(Dataset)
-    dataset.directory, dataset._format = Path(path), format
+    dataset.store, dataset._format = store, format
     dataset._manifest_checksum = checksum
     return dataset
 
@@ -188,14 +193,10 @@ class Tokens(_View):
     def _pieces(self) -> TokenPieces:
         lengths = [file.tokens for file in self._files]
         read = functools.lru_cache(self.MAX_OPEN)(self._open)
-        return TokenPieces(
-            self._dataset.layout, self._dataset.directory, sum(lengths), lengths, read
-        )
+        return TokenPieces(self._dataset.layout, sum(lengths), lengths, read)
 
     def _open(self, number: int) -> Slices:
-        file, layout = self._files[number], self._dataset.layout
-        read = get_format(layout.format).open_tokens
-        return self._dataset.opened(file.path, lambda path: read(layout, path, file.tokens))
+        return self._dataset.open_tokens(self._files[number])
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -270,7 +271,7 @@ class Documents(_View):
         return start - self._entry.first_token, end - self._entry.first_token
 
     def _lost(self, what: str, kind: str = "ends") -> VerificationError:
-        return damaged(self._dataset.directory / f"index/{self._entry.stream}.{kind}", what)
+        return damaged(self._dataset.store.where(f"index/{self._entry.stream}.{kind}"), what)
 
     def span(self, index: int) -> tuple[int, int]:
         """First token and end of a document, counted in its split."""

@@ -142,7 +142,7 @@ def _refuse_foreign(workspace: Workspace) -> None:
     """A folder with files must hold a manifest of ours, or a job of ours."""
     if workspace.manifest.exists():
         try:
-            Manifest.load(workspace.manifest)
+            Manifest.load(workspace.store)
             return
         except VerificationError as error:
             if workspace.manifest.exists():  # else another coordinator has just removed it
@@ -179,7 +179,7 @@ def _refuse_ours(workspace: Workspace) -> None:
 def _remove_old(plan: Plan, workspace: Workspace) -> None:
     """Remove a dataset or an unfinished job of ours, and nothing else. Survives a crash."""
     if workspace.manifest.exists():
-        if IMPORTED in Manifest.load(workspace.manifest).plan and IMPORTED not in plan.to_dict():
+        if IMPORTED in Manifest.load(workspace.store).plan and IMPORTED not in plan.to_dict():
             raise RefusedError(
                 f"{workspace.output}: its token files were imported, and are not ours to remove",
                 hint="give another folder with -o, or remove them by hand",
@@ -187,7 +187,7 @@ def _remove_old(plan: Plan, workspace: Workspace) -> None:
         workspace.begin_removal()
     names: list[str] = []
     if workspace.removing.exists():
-        old = Manifest.load(workspace.removing)
+        old = Manifest.load(workspace.store, f"{WORK}/{workspace.removing.name}")
         theirs = ("tokens", "sidecar") if IMPORTED in old.plan else ()
         names += [entry.path for entry in old.files if entry.kind not in theirs]
     if workspace.commit.exists():
@@ -197,7 +197,7 @@ def _remove_old(plan: Plan, workspace: Workspace) -> None:
 
 
 def _finished(plan: Plan, workspace: Workspace) -> Manifest:
-    manifest = Manifest.load(workspace.manifest)
+    manifest = Manifest.load(workspace.store)
     _refuse_difference(manifest.plan, plan, workspace, "holds a dataset made with another plan")
     _refuse_touched(plan, workspace)
     return manifest

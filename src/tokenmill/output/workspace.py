@@ -42,6 +42,7 @@ from tokenmill.system.disk import (
     write_all,
     write_atomic,
 )
+from tokenmill.system.store import FolderStore
 
 WORK = ".tokenmill"
 LOCK = "lock"
@@ -52,6 +53,7 @@ class Workspace:
 
     def __init__(self, output: str | os.PathLike[str]) -> None:
         self.output = Path(output)
+        self.store = FolderStore(output)
         self.work = self.output / WORK
         self.files = self.work / "files"
         self.spill = self.work / "spill"
