@@ -30,6 +30,7 @@ from tokenmill.output.durability import UnitLog
 from tokenmill.output.journal import PieceRecord, frame_record, read_journal
 from tokenmill.output.manifest import Manifest
 from tokenmill.planning.plan import fingerprint_of
+from tokenmill.system.store import FolderStore, PlacedFolder
 
 ID = "R17"
 PROMISE = "security"
@@ -174,7 +175,7 @@ class Scene:
             self.prepare()
 
     def decided(self) -> None:
-        with stopped(committing, "publish", lambda *_: True):
+        with stopped(PlacedFolder, "publish", lambda *_: True):
             self.prepare()
 
     def plant_links(self) -> None:
@@ -272,7 +273,7 @@ def in_journal(scene: Scene, name: str) -> None:
     scene.begin("unfinished")
     work = scene.output / ".tokenmill"
     plan = msgspec.json.decode((work / "plan.json").read_bytes())["plan"]
-    records, _ = read_journal(work / "journal", fingerprint_of(plan))
+    records, _ = read_journal(FolderStore(work), "journal", fingerprint_of(plan))
     journal = (work / "journal").read_bytes()
     pieces = [PieceRecord(name, p.offset, p.length, p.digest) for p in records[0].pieces]
     forged = msgspec.structs.replace(records[0], pieces=tuple(pieces))

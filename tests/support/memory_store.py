@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from tokenmill.errors import RefusedError
 from tokenmill.system.store import Store
 
 
@@ -29,6 +30,16 @@ class MemoryStore(Store):
         if name not in self.files:
             raise FileNotFoundError(name)
         return self.files[name][offset : offset + length]
+
+    def write_whole(self, name: str, content: bytes) -> None:
+        self.files[name] = content
+
+    def create(self, name: str, content: bytes) -> None:
+        if self.files.setdefault(name, content) is not content:
+            raise RefusedError(f"{self.where(name)}: exists already")
+
+    def remove(self, name: str) -> bool:
+        return self.files.pop(name, None) is not None
 
     def list(self, folder: str) -> Iterator[str]:
         prefix = f"{folder}/" if folder else ""

@@ -17,7 +17,7 @@ from tokenmill.output.commit import Content, carry_out
 from tokenmill.output.file_maker import PIECE_BYTES, FileMaker
 from tokenmill.output.recovery import open_job
 from tokenmill.output.result import Result
-from tokenmill.output.workspace import Workspace
+from tokenmill.output.workspace import WORK, Workspace
 from tokenmill.planning.plan import BoundPlan
 from tokenmill.settings import RunSettings
 from tokenmill.system.disk import explained
@@ -46,7 +46,7 @@ def make_dataset(
             except InputError:  # it is asked again with other options, to which nothing is bound
                 workspace.remove_work()
                 raise
-        if workspace.work.exists():
+        if workspace.has(WORK):
             workspace.put_run_record(record(time.monotonic() - began))
             workspace.remove_work()
     return Result(

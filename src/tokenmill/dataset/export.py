@@ -58,7 +58,7 @@ def export(
     workspace = Workspace(output)
     convert = functools.partial(_convert, source, plan, note)
     with interruptible() as interrupts:
-        if overwrite or not workspace.manifest.exists():
+        if overwrite or not workspace.has(workspace.manifest):
             if not overwrite:  # which makes room, nobody knows how much
                 _refuse_full_disk(plan, source.manifest, workspace)
             note("verifying the source")

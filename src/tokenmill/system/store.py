@@ -6,6 +6,7 @@ store, and so could be a bucket.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import mmap
@@ -16,7 +17,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from tokenmill.system.disk import Buffer, opened, pieces
+from tokenmill.errors import StorageError
+from tokenmill.system import disk as steps
+from tokenmill.system.disk import (
+    CREATE,
+    Buffer,
+    create_exclusively,
+    explained,
+    is_published,
+    opened,
+    pieces,
+    publish,
+    sync_data,
+    sync_directory,
+    unlink,
+    withdraw,
+    write_all,
+    write_atomic,
+)
+from tokenmill.system.lock import FileLock
 
 CHUNK = 1 << 20
 FOR_READING = os.O_RDONLY | os.O_NONBLOCK  # a pipe in place of a file would be waited for
@@ -45,6 +64,18 @@ class Store(Protocol):
         """The names that are directly in a folder, "" for the root, without the folder's."""
         ...
 
+    def write_whole(self, name: str, content: bytes) -> None:
+        """A file that is there completely or not at all, even after a power cut."""
+        ...
+
+    def create(self, name: str, content: bytes) -> None:
+        """Like `write_whole`, but never over an existing file: a RefusedError."""
+        ...
+
+    def remove(self, name: str) -> bool:
+        """Whether there was something to remove."""
+        ...
+
     def stream(self, name: str, offset: int, length: int) -> Iterator[Buffer]:
         """The same bytes for what reads them once, in turn: a buffer holds until the next."""
         end = offset + length
@@ -58,11 +89,48 @@ class Store(Protocol):
         return memoryview(read_whole(self, name))
 
 
+class PlacedStore(Store, Protocol):
+    """What a folder of a file system can do in addition, and a bucket cannot: files that grow."""
+
+    def write_at(self, name: str, offset: int, buffer: Buffer) -> None:
+        """Into a file that need not be there yet. Durable only after `sync` and `sync_names`."""
+        ...
+
+    def truncate(self, name: str, size: int) -> None: ...
+
+    def append(self, name: str, length: int, content: bytes) -> None:
+        """Durable, behind the first `length` bytes, which stay what they are if this fails."""
+        ...
+
+    def sync(self, name: str) -> None:
+        """The bytes of a file are durable when this returns."""
+        ...
+
+    def sync_names(self, folder: str) -> None:
+        """The names in a folder are durable when this returns."""
+        ...
+
+    def publish(self, working: str, name: str) -> None:
+        """Give a finished file its final name, never over an existing file: a RefusedError."""
+        ...
+
+    def is_published(self, working: str, name: str) -> bool: ...
+
+    def withdraw(self, working: str, name: str) -> None:
+        """Take a final name away again."""
+        ...
+
+    def lock(self, name: str) -> FileLock:
+        """A RefusedError if another process holds it. It ends with this process at the latest."""
+        ...
+
+
 class FolderStore(Store):
     """A folder of a file system."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], scratch: Path | None = None) -> None:
         self.path = Path(path)
+        self.scratch = scratch  # for files that are not whole yet; None: beside their final name
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FolderStore, (os.path.abspath(self.path),)
@@ -100,8 +168,98 @@ class FolderStore(Store):
                 return memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_READ, trackfd=False))
             return memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_READ))
 
+    def write_whole(self, name: str, content: bytes) -> None:
+        path = self.path / name
+        write_atomic(path, content, self.scratch and self.scratch / f".{path.name}.tmp")
+
+    def create(self, name: str, content: bytes) -> None:
+        create_exclusively(self.path / name, content)
+
+    def remove(self, name: str) -> bool:
+        with explained("remove", self.path / name):
+            return unlink(self.path / name)
+
     def list(self, folder: str) -> Iterator[str]:
         return iter(sorted(os.listdir(self.path / folder)))
+
+
+class PlacedFolder(FolderStore, PlacedStore):
+    """A folder whose files grow. The files that are written to stay open, some at a time."""
+
+    MAX_OPEN = 32
+
+    def __init__(self, path: str | os.PathLike[str], scratch: Path | None = None) -> None:
+        super().__init__(path, scratch)
+        self._fds: dict[str, int] = {}
+        self._folder_fd: int | None = None
+
+    def hold(self) -> None:
+        """Keep the folder itself open: --overwrite makes a new folder of the same name, and a
+        worker that outlives its coordinator must not write to files of another plan there."""
+        with explained("open", self.path), contextlib.suppress(FileNotFoundError):
+            self._folder_fd = -1  # and never the folder that is made later
+            self._folder_fd = steps.disk.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _fd(self, name: str) -> int:
+        fd = self._fds.pop(name, None)
+        if fd is None:
+            if len(self._fds) >= self.MAX_OPEN:
+                steps.disk.close(self._fds.pop(next(iter(self._fds))))
+            with explained("open", self.path / name):
+                held = self._folder_fd
+                place = self.path / name if held is None else name
+                flags = CREATE | os.O_CLOEXEC
+                fd = steps.disk.open(place, flags, 0o644, dir_fd=held)
+        self._fds[name] = fd
+        return fd
+
+    def write_at(self, name: str, offset: int, buffer: Buffer) -> None:
+        with explained("write", self.path / name, memoryview(buffer).nbytes):
+            write_all(self._fd(name), buffer, offset)
+
+    def truncate(self, name: str, size: int) -> None:
+        with explained("truncate", self.path / name):
+            steps.disk.ftruncate(self._fd(name), size)
+
+    def append(self, name: str, length: int, content: bytes) -> None:
+        with explained("append to", self.path / name, len(content)):
+            fd = self._fd(name)
+            try:
+                write_all(fd, content, length)
+                steps.disk.fsync(fd)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    steps.disk.ftruncate(fd, length)
+                raise
+
+    def sync(self, name: str) -> None:
+        fd = self._fd(name)
+        with explained("sync", self.path / name, os.fstat(fd).st_size):
+            sync_data(fd)
+
+    def sync_names(self, folder: str) -> None:
+        sync_directory(self.path / folder)
+
+    def publish(self, working: str, name: str) -> None:
+        publish(self.path / working, self.path / name)
+
+    def is_published(self, working: str, name: str) -> bool:
+        return is_published(self.path / working, self.path / name)
+
+    def withdraw(self, working: str, name: str) -> None:
+        withdraw(self.path / working, self.path / name)
+
+    def lock(self, name: str) -> FileLock:
+        return FileLock(self.path / name, self.path)
+
+    def close(self) -> None:
+        for fd in self._fds.values():
+            steps.disk.close(fd)
+        self._fds.clear()
+        if self._folder_fd is not None:
+            if self._folder_fd >= 0:
+                steps.disk.close(self._folder_fd)
+            self._folder_fd = -1
 
 
 # What a function that reads a dataset takes.
@@ -126,6 +284,17 @@ def read_whole(store: Store, name: str) -> bytes:
     if size is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), store.where(name))
     return store.read(name, 0, size)
+
+
+def read_small(store: Store, name: str) -> bytes:
+    """Like `read_whole`, with every fault explained but that of a file which is not there."""
+    try:
+        return read_whole(store, name)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        told = f"{store.where(name)}: cannot be read: {error.strerror or error}"
+        raise StorageError(told) from None
 
 
 def lines(store: Store, name: str) -> Iterator[bytes]:

@@ -11,7 +11,7 @@ import pytest
 from support.memory_store import MemoryStore
 
 import tokenmill
-from tokenmill.errors import UsageError, VerificationError
+from tokenmill.errors import RefusedError, UsageError, VerificationError
 from tokenmill.formats import FORMATS
 from tokenmill.system.store import FolderStore, NotAFileError, Store, has_file, lines, read_whole
 
@@ -109,6 +109,17 @@ def test_every_store_reads_in_the_same_way(store: Store, monkeypatch: pytest.Mon
     for read in (store.view, lambda name: store.read(name, 0, 1), lambda n: read_whole(store, n)):
         with pytest.raises(FileNotFoundError):
             read("none")
+
+
+def test_every_store_writes_in_the_same_way(store: Store) -> None:
+    store.write_whole("deep/new", b"first")
+    store.write_whole("deep/new", b"second")
+    store.create("plan", b"mine")
+    with pytest.raises(RefusedError, match="exists already"):
+        store.create("plan", b"other")
+    assert (read_whole(store, "deep/new"), read_whole(store, "plan")) == (b"second", b"mine")
+    assert list(store.list("deep")) == ["b", "er", "new"]
+    assert (store.remove("plan"), store.remove("plan"), store.size("plan")) == (True, False, None)
 
 
 def test_what_is_in_place_of_a_file_is_told_and_not_waited_for(tmp_path: Path) -> None:
