@@ -108,39 +108,6 @@ def test_closed_output_streams_do_no_harm(tmp_path: Path) -> None:
     assert subprocess.run(f"{run}/b 2>&-", shell=True, stdout=subprocess.DEVNULL).returncode == 0
 
 
-def test_prepare_in_threads_forked_and_daemonic_processes(tmp_path: Path) -> None:
-    script = f"""
-import multiprocessing, os, sys, threading
-import tokenmill
-path, out = {str(SAMPLES[1])!r}, {str(tmp_path)!r}
-main = sys.modules["__main__"]
-threads = [
-    threading.Thread(target=tokenmill.prepare, args=(path, out + f"/t{{i}}")) for i in range(3)
-]
-[t.start() for t in threads]; [t.join() for t in threads]
-assert sys.modules["__main__"] is main
-if os.fork() == 0:
-    tokenmill.prepare(path, out + "/forked")
-    os._exit(0)
-os.wait()
-def inside():
-    try:
-        tokenmill.prepare(path, out + "/daemon")
-    except tokenmill.TokenmillError as error:
-        os._exit(error.exit_code)
-child = multiprocessing.get_context("fork").Process(target=inside, daemon=True)
-child.start(); child.join()
-print(child.exitcode)
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "2"
-    manifests = {
-        (tmp_path / n / "manifest.json").read_bytes() for n in ("t0", "t1", "t2", "forked")
-    }
-    assert len(manifests) == 1
-
-
 def test_verification_failure_is_exit_3(tmp_path: Path) -> None:
     command("prepare", *SAMPLES, "-o", tmp_path / "o", "--workers", "0")
     with open(tmp_path / "o/train.bin", "r+b") as file:

@@ -429,34 +429,6 @@ def cut_and_compare(data: st.DataObject) -> None:
         assert found == expected
 
 
-@pytest.mark.parametrize("format", ["llmc", "modded", "mds", "datatrove"])
-def test_a_short_last_shard_is_merged_kept_or_refused(
-    format: str, inputs: list[Path], tmp_path: Path
-) -> None:
-    kept = tokenmill.prepare(
-        inputs, tmp_path / "k", workers=2, name="x", **options_for(format, val=0.1)
-    )
-    train = [f.tokens for f in kept.manifest.files if f.kind == "tokens" and f.split == "train"]
-    least = train[-1] + 1
-    options = options_for(format, val=0.1, min_shard_tokens=least, workers=2, name="x")
-    val = [f.tokens for f in kept.manifest.files if f.kind == "tokens" and f.split == "val"]
-    options["val"] = "none" if val[-1] < least else 0.1
-    merged = tokenmill.prepare(inputs, tmp_path / "m", last_shard="merge", **options)
-    files = [f for f in merged.manifest.files if f.kind == "tokens" and f.split == "train"]
-    assert files[-1].tokens >= least
-    assert tokenmill.verify(tmp_path / "m").problems == []
-    assert tokenmill.verify_deep(tmp_path / "m", sample="50").ok
-    alone = tokenmill.prepare(
-        inputs, tmp_path / "a", workers=0, name="x", **options_for(format, val=options["val"])
-    )
-    a, m = (tokenmill.open_dataset(tmp_path / name)["train"] for name in "am")
-    assert np.array_equal(a.tokens[:], m.tokens[:])
-    if [f.tokens for f in alone.manifest.files if f.kind == "tokens"][-1] < least:
-        with pytest.raises(TokenmillError, match="the last train shard would hold"):
-            tokenmill.prepare(inputs, tmp_path / "r", last_shard="refuse", **options)
-        assert not (tmp_path / "r/manifest.json").exists()
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -8,28 +8,8 @@ import pytest
 from support.inputs import write_jsonl
 
 import tokenmill
-from reliability.r14_changed_job import (
-    Job,
-    decided,
-    not_cleaned,
-    touched_large,
-    unfinished,
-)
 from tokenmill.errors import RefusedError
 from tokenmill.planning.plan import difference
-
-
-@pytest.mark.parametrize("state", [unfinished, decided, not_cleaned])
-def test_a_large_input_changed_between_its_samples_is_refused_in_every_state(
-    state: object, tmp_path: Path
-) -> None:
-    """While files got their names, only the time of the input tells: plan.json has it."""
-    job = Job(tmp_path, large=True)
-    state(job)  # type: ignore[operator]
-    name = touched_large(job)
-    with pytest.raises(RefusedError, match=name) as refused:
-        tokenmill.prepare(job.paths, job.output, **job.options())
-    assert "--overwrite" in refused.value.hint
 
 
 def test_a_separator_of_line_ends_is_shown_as_escapes(tmp_path: Path) -> None:
