@@ -94,16 +94,19 @@ class Workspace:
 
     def foreign_files(self) -> list[str]:
         """Visible files in the output folder; of ours none are there before the commit."""
-        if not self.output.exists():
+        try:
+            return [name for name in self.store.list("") if not name.startswith(".")]
+        except FileNotFoundError:
             return []
-        if not self.output.is_dir():
-            raise RefusedError(f"{self.output}: not a folder", hint="name another with -o")
-        return sorted(p.name for p in self.output.iterdir() if not p.name.startswith("."))
+        except NotADirectoryError:
+            what = f"{self.output}: not a folder"
+            raise RefusedError(what, hint="name another with -o") from None
 
     def bytes_begun(self) -> int:
         """Bytes that an earlier run wrote here; a resumed job needs that much less space."""
         with contextlib.suppress(OSError):
-            return sum(path.stat().st_size for path in self.files.iterdir())
+            names = self.store.list(FILES)
+            return sum(self.store.size(f"{FILES}/{name}") or 0 for name in names)
         return 0
 
     def put_run_record(self, record: dict[str, Any]) -> None:

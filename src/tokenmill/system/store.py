@@ -46,7 +46,8 @@ class NotAFileError(OSError):
 
 
 class Store(Protocol):
-    """The least that every store can do. What fails raises an OSError."""
+    """The least that every store can do. A read that fails raises an OSError; a write that fails,
+    a StorageError that explains it."""
 
     def where(self, name: str = "") -> str:
         """The store, or a file in it, as a message names it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -65,6 +66,20 @@ def test_damage_of_every_file_in_a_store_is_found(dataset: Path) -> None:
                 del files[name]
             told = tokenmill.verify(MemoryStore(files)).problems
             assert any(name in problem for problem in told), name
+
+
+def test_a_bad_sector_is_a_line_in_the_report(dataset: Path) -> None:
+    class BadSector(MemoryStore):
+        def read(self, name: str, offset: int, length: int) -> bytes:
+            if name == bad:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return super().read(name, offset, length)
+
+    store = BadSector(MemoryStore.copy_of(dataset).files)
+    bad = tokenmill.open_dataset(dataset).token_files[0].path
+    problems = tokenmill.verify(store).problems
+    assert problems
+    assert set(problems) == {f"{bad}: cannot be read: Input/output error"}
 
 
 def test_a_dataset_in_a_store_is_exported_to_the_same_bytes(dataset: Path, tmp_path: Path) -> None:
