@@ -30,8 +30,9 @@ from tokenmill.output.recovery import bound_revisions, open_job
 from tokenmill.output.result import Result, warnings_of, write_run_record
 from tokenmill.output.workspace import WORK, Workspace
 from tokenmill.planning.empty_splits import refuse_surely_empty
+from tokenmill.planning.hub_tokenizer import tokenizer_address
 from tokenmill.planning.make import Proposal, make_plan
-from tokenmill.planning.needs import refuse_if_offline
+from tokenmill.planning.needs import disk_warning, refuse_if_offline
 from tokenmill.planning.options import Options, make_options, plan_settings
 from tokenmill.system.cache import keep_in_cache, read_from_cache
 from tokenmill.system.interrupts import Interrupts, interruptible
@@ -69,7 +70,7 @@ def prepare(
     wanted = make_options(options)
     with interruptible() as interrupts, contextlib.ExitStack() as stack:
         if is_dataset(inputs):
-            plan_settings(wanted, output)  # a wrong one is refused before anything is copied
+            _refuse_early(wanted, output)
             train, held = (
                 [
                     file
@@ -86,7 +87,7 @@ def prepare(
                     "-: what standard input holds is not known",
                     hint="say it: --as jsonl, csv, text ...",
                 )
-            plan_settings(wanted, output)
+            _refuse_early(wanted, output)
             inputs = stack.enter_context(stdin_file(output, sys.stdin.buffer))
         return _prepare(inputs, output, wanted, observer, on_plan, interrupts)
 
@@ -110,7 +111,7 @@ def _prepare(
     supply = make_supply(prepared, workspace)
     is_new = not workspace.has(workspace.plan) and not workspace.has(workspace.manifest)
     if is_new:
-        prepared = _survey(prepared, supply)  # refused before anything is made
+        prepared = _survey(prepared, supply, note=observer.note)  # refused before work
     with (
         interrupts.deferred(),
         open_job(prepared.plan, prepared.run, workspace, interrupts.check) as opened,
@@ -119,7 +120,7 @@ def _prepare(
         manifest, record = opened.manifest, {}
         if manifest is None:
             if not is_new:
-                prepared = _survey(prepared, supply, opened.durable)
+                prepared = _survey(prepared, supply, opened.durable, observer.note)
             if on_plan:
                 on_plan(prepared)
             run = EncodingRun(prepared, opened, supply, observer, interrupts.check)
@@ -197,6 +198,12 @@ def download(
     )
 
 
+def _refuse_early(wanted: Options, output: str | os.PathLike[str]) -> None:
+    """Wrong options, before anything is copied; a tokenizer of the Hub is not looked for yet."""
+    if tokenizer_address(wanted.tokenizer) is None:
+        plan_settings(wanted, output)
+
+
 def make_supply(prepared: Proposal, workspace: Workspace) -> Downloads:
     run = prepared.run
     return Downloads(prepared.plan, workspace, keep=run.keep_downloads, downloads=run.downloads)
@@ -209,11 +216,20 @@ def with_needs(prepared: Proposal) -> Proposal:
     return msgspec.structs.replace(prepared, needs=supply.needs())
 
 
-def _survey(prepared: Proposal, supply: Downloads, durable: Sequence[UnitRecord] = ()) -> Proposal:
+def _survey(
+    prepared: Proposal,
+    supply: Downloads,
+    durable: Sequence[UnitRecord] = (),
+    note: Callable[[str], None] = lambda _: None,
+) -> Proposal:
     """What is to be downloaded; raises if it does not fit on the disk, or if we are offline."""
     supply.survey(durable)
-    needs = supply.needs(sum(piece.length for record in durable for piece in record.pieces))
-    if needs is not None:
+    written = sum(piece.length for record in durable for piece in record.pieces)
+    needs = supply.needs(written)
+    if needs is None:
+        if short := disk_warning(prepared.plan, prepared.output, written):
+            note(short)
+    else:
         refuse_if_offline(supply.missing)
         needs.refuse_if_short()
     return msgspec.structs.replace(prepared, needs=needs)

@@ -34,7 +34,7 @@ def test_preparing_imports_neither_pandas_nor_datasets(tmp_path: Path) -> None:
     script = """
 import sys, tokenmill
 if __name__ == "__main__":
-    tokenmill.prepare(sys.argv[1], sys.argv[2], workers=0)
+    tokenmill.prepare(sys.argv[1], sys.argv[2], workers=0, val="docs:9")
     print([name for name in ("pandas", "datasets", "torch") if name in sys.modules])
 """
     sample = ROOT / "sample" / "001_00000.parquet"

@@ -11,9 +11,10 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import pytest
-from support.commands import token_bytes
+from support.commands import command, token_bytes
 from support.hub import (
     EDU,
     FILES,
@@ -23,7 +24,8 @@ from support.hub import (
     world,  # noqa: F401
 )
 from support.inputs import write_parquet
-from support.loopback_hub import Answer, Request, sha256
+from support.loopback_hub import Answer, Repo, Request, sha256
+from support.tokenizer_files import write_json
 
 from tokenmill.amounts import show_bytes
 
@@ -404,3 +406,53 @@ def test_an_unknown_part_of_fineweb_says_which_there_are(world: World) -> None:
     assert "10B, 100B, 350B" in done.stderr
     assert not world.hub.requests
     assert world.run("fineweb", "--type", "both").returncode == 2
+
+
+# --- names of the Hub where people type them ----------------------------------------------------
+
+
+def model(world: World, **options: Any) -> Repo:
+    repo = world.hub.repo("org/model", kind="models", **options)
+    path = write_json(world.folder / "tokenizer.json", "qwen2")
+    repo.commit({"tokenizer.json": path.read_bytes(), "config.json": b"{}"})
+    return repo
+
+
+def test_a_tokenizer_by_its_name_on_the_hub(world: World) -> None:
+    repo = model(world)
+    options = ("--val", "docs:9", "--eot-token", "8004")
+    source = world.local[0]
+    ok(world.run("prepare", source, "-o", world.out, "--tokenizer", "org/model", *options))
+    file = world.folder / "tokenizer.json"
+    ok(command("prepare", source, "-o", world.folder / "same", "--tokenizer", file, *options))
+    assert token_bytes(world.out) == token_bytes(world.folder / "same")
+    first = repo.branches["main"]
+    plan = json.loads((world.out / "manifest.json").read_bytes())["plan"]
+    assert plan["revisions"] == {"hf://org/model@main": first}
+    repo.commit({"tokenizer.json": b"{}"})  # main moves on; the dataset is bound to the commit
+    done = ok(world.run("prepare", source, "-o", world.out, "--tokenizer", "org/model", *options))
+    assert "already complete" in done.stdout
+    at = f"org/model@{first}"
+    ok(world.run("prepare", source, "-o", world.folder / "at", "--tokenizer", at, *options))
+    assert token_bytes(world.folder / "at") == token_bytes(world.out)
+
+
+def test_a_tokenizer_of_the_hub_that_cannot_be_had(world: World) -> None:
+    words = ("prepare", world.local[0], "-o", world.out, "--tokenizer")
+    done = world.run(*words, "org/none")
+    assert (done.returncode, "no such model" in done.stderr) == (2, True), done.stderr
+    assert "not a file or folder here" in done.stderr
+    model(world, token="hf_secret", gated=True)
+    done = world.run(*words, "org/model")
+    assert (done.returncode, "hf auth login" in done.stderr) == (2, True), done.stderr
+    world.hub.repo("org/bare", kind="models").commit({"tokenizer.bin": b"x"})
+    done = world.run(*words, "org/bare")
+    assert (done.returncode, "tokenizer.json or tokenizer.model" in done.stderr) == (2, True)
+    assert not world.out.exists()
+
+
+def test_a_dataset_by_its_bare_name_is_not_asked_for_but_suggested(world: World) -> None:
+    done = world.run("prepare", "roneneldan/TinyStories", "-o", world.out)
+    assert done.returncode == 2
+    assert "hf://datasets/roneneldan/TinyStories" in done.stderr
+    assert world.hub.requests == []

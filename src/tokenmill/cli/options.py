@@ -123,10 +123,10 @@ TOKENIZER = [
     click.option(
         "--tokenizer",
         default="gpt2",
-        metavar="NAME|FILE",
+        metavar="NAME|FILE|ORG/NAME",
         shell_complete=complete_tokenizer,
         help="gpt2, r50k_base, p50k_base, cl100k_base, o200k_base; or a tokenizer.json, "
-        "SentencePiece .model or .tiktoken file, or a model's folder.",
+        "SentencePiece .model or .tiktoken file, a model's folder, or a model on the Hub.",
     ),
     click.option(
         "--pattern",

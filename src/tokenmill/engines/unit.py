@@ -168,10 +168,13 @@ class UnitWorker:
                     yield building.finish(last=False)
                 building = building.successor()
             encode = building.part not in skip
-            if encode:
-                progress(_doing("encode", building.part, batch, here))
-            building.add(batch, encode=encode)
+            for part in building.slices(batch) if encode else (batch,):
+                if encode:
+                    progress(_doing("encode", building.part, part, here))
+                building.add(part, encode=encode)
             progress(_doing("read", building.part, batch))
+            if building.enough:
+                break
         refuse_changed(source)
         if building.part not in skip:
             yield building.finish(last=True)
@@ -374,6 +377,39 @@ class _UnitBuilder:
         following.first_line = self.first_line + self.lines
         following.rows_before = self.rows_before + self.counts.rows
         return following
+
+    @property
+    def enough(self) -> bool:
+        """Whether a limit of the plan is within this unit: a trial needs no more of it."""
+        settings, packer = self.worker.settings, self.packer
+        if not settings.limited or packer.is_open:
+            return False
+        return (
+            0 < settings.limit_docs <= packer.documents
+            or 0 < settings.limit_tokens <= packer.tokens
+        )
+
+    def slices(self, batch: Batch) -> Iterator[Batch]:
+        """The batch; in a trial, no more documents at a time than the trial may need."""
+        settings = self.worker.settings
+        whole = batch.fragment is not None or batch.stands_for >= 0 or not batch.row_count
+        if not settings.limited or whole:
+            yield batch
+            return
+        first, stop, lines = batch.first_row, batch.first_row + batch.row_count, batch.line_count
+        while first < stop and not self.enough:
+            index = int(np.searchsorted(batch.rows, first))
+            wanted = len(batch.rows) - index
+            if settings.limit_docs:
+                wanted = min(wanted, settings.limit_docs - self.packer.documents)
+            if settings.limit_tokens:  # a token is a byte at least
+                lengths = np.cumsum(batch.texts.lengths[index:])
+                missing = settings.limit_tokens - self.packer.tokens
+                wanted = min(wanted, 1 + int(np.searchsorted(lengths, missing)))
+            after = index + max(1, wanted)
+            row = int(batch.rows[after]) if after < len(batch.rows) else stop
+            yield batch.between(first, row)._replace(line_count=lines)
+            first, lines = row, 0
 
     def add(self, batch: Batch, *, encode: bool) -> None:
         if self.first_row < 0:

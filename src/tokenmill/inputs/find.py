@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from stat import S_ISREG
 from typing import IO, NamedTuple
@@ -21,7 +21,13 @@ import xxhash
 from tokenmill.errors import InputError, SourceError
 from tokenmill.inputs.input_rules import InputRules
 from tokenmill.inputs.kind import SIGNATURES, InputKind
-from tokenmill.inputs.kinds import extension_names, kind_named, kind_of_path, reading_for
+from tokenmill.inputs.kinds import (
+    extension_names,
+    kind_named,
+    kind_of_path,
+    reading_for,
+    stray_reason,
+)
 from tokenmill.inputs.listing import SkippedFile, base_of, decodable, expand, refuse_twice
 from tokenmill.inputs.remote.address import (
     RemoteFile,
@@ -76,6 +82,7 @@ def find_sources(
     apart = {file for one in held for file in one.files}
     named = {file for one in train if not one.searched for file in one.files}
     train = [one.without(apart - named) for one in train]
+    train = [search.without_strays(one, rules) for one in train]
     for one in (*train, *held):
         if os.path.isdir(one.argument) or is_url(one.argument):
             _refuse_mixture(one.argument, one.files, rules)
@@ -101,10 +108,24 @@ def find_sources(
             source = _identify(number, file, name, _Expected.by(rules, file, text_column))
         return msgspec.structs.replace(source, split=split) if split else source
 
-    with ThreadPoolExecutor(max_workers=4) as pool:
-        sources = list(pool.map(identify, itertools.count(), files))
+    sources = _identified(identify, files)
     shown = [SkippedFile(decodable(s.path), s.reason) for s in search.skipped]
     return SourceListing(tuple(sources), tuple(shown), search.revisions)
+
+
+def _identified(identify: Callable[[int, str], Source], files: list[str]) -> list[Source]:
+    """Every file as a source; what is wrong with any of them in one message."""
+
+    def source_or_fault(number: int, file: str) -> Source | InputError:
+        try:
+            return identify(number, file)
+        except InputError as error:
+            return error
+
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        found = list(pool.map(source_or_fault, itertools.count(), files))
+    refuse_faults([fault for fault in found if isinstance(fault, InputError)])
+    return [source for source in found if isinstance(source, Source)]
 
 
 class _Search:
@@ -142,6 +163,22 @@ class _Search:
         self.remote.update(zip(names, listed, strict=True))
         below = [path.removeprefix(folder).strip("/") or path for path in paths]
         return InputFiles(argument, names, below, paths != [pattern])
+
+    def without_strays(self, one: InputFiles, rules: InputRules) -> InputFiles:
+        """A folder without what is hardly meant as data: a README, a licence, Markdown."""
+        last = one.argument.rstrip("/").rsplit("/", 1)[-1]
+        if not one.searched or (has_magic(last) and os.path.splitext(last)[1]):
+            return one  # a glob that names an extension means it
+        left = {file: why for file in one.files if (why := stray_reason(file, rules))}
+        kept = one.without(set(left))
+        if not kept.files and left:
+            raise InputError(
+                f"{one.argument}: no data in this directory, only {os.path.basename(min(left))} "
+                "and the like",
+                hint="name the files you want, for example with a glob, or use --as text",
+            )
+        self.skipped += [SkippedFile(file, why) for file, why in left.items()]
+        return kept
 
     def outside(self, found: list[InputFiles], folder: str | os.PathLike[str]) -> list[InputFiles]:
         """Without the local files that are in the output folder."""
@@ -211,9 +248,30 @@ def at_hand(source: Source, path: str, reading: Reading) -> Source:
         raise error.located(source.name, instead_of=path) from None
 
 
+def refuse_faults(faults: list[InputError]) -> None:
+    """All that is wrong with the inputs in one message."""
+    if len(faults) == 1:
+        raise faults[0]
+    if faults:
+        more = [f"... and {len(faults) - 20} more"] if len(faults) > 20 else []
+        hints = dict.fromkeys(fault.hint for fault in faults if fault.hint)
+        raise InputError(
+            f"{len(faults)} inputs cannot be read:",
+            lines=[fault.message for fault in faults[:20]] + more,
+            hint="; ".join(list(hints)[:3]),
+        )
+
+
 def _refuse_mixture(folder: str, paths: list[str], rules: InputRules) -> None:
     """A readme.txt beside parquet files is hardly meant as a document."""
     paths = [path for path in paths if not rules.kind_for(path)]
+    faults = []
+    for path in paths:
+        try:
+            kind_of_path(path, searched=True)
+        except InputError as error:
+            faults.append(error)
+    refuse_faults(faults)
     kinds = {kind_of_path(path)[0].name for path in paths}
     stray = [path for path in paths if path.lower().endswith(".json")]
     if stray and len(kinds) > 1 and is_url(folder):  # found out when it comes, after a day

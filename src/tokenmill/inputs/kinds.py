@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import msgspec
 
 from tokenmill.errors import InputError, SourceError, UsageError
 from tokenmill.inputs.batch import Batch, FatalRows, SignOfLife, nobody_watches, set_aside
+from tokenmill.inputs.input_rules import InputRules
 from tokenmill.inputs.kind import InputKind, ReadRequest
 from tokenmill.inputs.readers.arrow import ARROW
 from tokenmill.inputs.readers.fragments import in_fragments
@@ -76,15 +78,36 @@ def extension_of(path: str) -> tuple[str, str]:
     return os.path.splitext(stem)[1] if compression else extension, compression
 
 
-def kind_of_path(path: str, forced: str = "") -> tuple[InputKind, str]:
-    """The kind of a file by its extension, or as the user says; and how the file is compressed."""
+# Beside data: about the data, and not meant as documents.
+ABOUT = re.compile(
+    r"(?:readme|licen[cs]e|copying|notice|changelog|citation|authors|contributing)(?:[.-].*)?"
+    r"|.*\.(?:md|markdown|rst)|sha256sums|md5sums|checksums?(?:\..*)?|\.gitattributes",
+    re.IGNORECASE,
+)
+
+
+def stray_reason(path: str, rules: InputRules) -> str:
+    """Why a file that a search found is not an input; '' where it is one."""
+    name = os.path.basename(path)
+    if rules.kind_for(path) or not ABOUT.fullmatch(name):
+        return ""
+    extension, _ = extension_of(name)
+    data = any(extension in kind.extensions for kind in BUILT_IN)
+    return "" if data else "about the data (name it to read it)"
+
+
+def kind_of_path(path: str, forced: str = "", *, searched: bool = False) -> tuple[InputKind, str]:
+    """The kind of a file by its extension, or as the user says; and how the file is compressed.
+
+    `searched`: found in a folder, and not named.
+    """
     extension, compression = extension_of(path)
     if forced:
         kind = kind_named(forced)
         if compression and not kind.may_be_compressed:
             raise InputError(f"{path}: {kind.title} cannot be compressed as a whole")
         return kind, compression
-    if extension in NAMED_TEXT:
+    if extension in NAMED_TEXT and not searched:
         return TEXT, compression
     for kind in _all_kinds():
         if extension in kind.extensions and (kind.may_be_compressed or not compression):

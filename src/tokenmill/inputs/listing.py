@@ -10,6 +10,7 @@ import fnmatch
 import functools
 import glob
 import os
+import re
 from pathlib import Path
 
 import msgspec
@@ -67,7 +68,10 @@ def expand(argument: str, skipped: list[SkippedFile]) -> list[str]:
         return files
     if argument == "-":
         raise InputError("-: only `prepare` reads standard input", hint="write it to a file")
-    raise InputError(f"{argument}: no such file or directory")
+    hint = ""
+    if re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", argument):
+        hint = f"a dataset on the Hub is hf://datasets/{argument}"
+    raise InputError(f"{argument}: no such file or directory", hint=hint)
 
 
 def base_of(argument: str) -> tuple[str, bool]:

@@ -14,6 +14,7 @@ from tokenmill.formats import get_format
 from tokenmill.output.manifest import Manifest
 from tokenmill.output.workspace import Workspace
 from tokenmill.planning.make import Proposal
+from tokenmill.planning.plan import same_content
 from tokenmill.settings import PlanSettings
 from tokenmill.tokenizer.families import family_of
 
@@ -93,6 +94,7 @@ def warnings_of(manifest: Manifest, settings: PlanSettings, asked: str | int | N
         for split in manifest.splits
         if split.tokens == 0 and split.format == settings.first.format
     ]
+    lines += same_content(manifest.sources)
     lines += _one_source(manifest, settings)
     lines += short_shards(manifest, settings, asked)
     specials = manifest.counts["special_strings"]

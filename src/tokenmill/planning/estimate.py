@@ -25,7 +25,7 @@ from tokenmill.inputs.source import Source
 from tokenmill.planning.make import Proposal
 from tokenmill.planning.needs import typical_of
 from tokenmill.planning.options import WHOLE_TEXT_VAL
-from tokenmill.planning.plan import Plan
+from tokenmill.planning.plan import Plan, same_content
 from tokenmill.planning.sample import (
     COUNT_COLUMN,
     PROBE_SECONDS,
@@ -98,6 +98,7 @@ def make_estimate(
         sample = take_sample(here, prepared.encoding, prepared.run.encoder, probe_seconds)
     counted = counted_tokens(here) if len(here.sources) == len(plan.sources) else None
     totals, warnings = _totals(plan, sample, counted)
+    warnings += same_content([source.identity() for source in plan.sources])
     files: list[SplitFiles] = []
     for layout in plan.settings.layouts:
         held = sum(source.size for source in plan.sources if source.split == "val")

@@ -189,6 +189,19 @@ class Packer:
     def _is_val(self, positions: I64) -> npt.NDArray[np.bool_]:
         return held_out(self.settings.val, self.settings.seed, self.source, positions)
 
+    @property
+    def documents(self) -> int:
+        """How many are here, one that goes on included."""
+        return sum(len(lengths) for stream in self.streams for lengths in stream.lengths)
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(tokens) for stream in self.streams for tokens in stream.tokens)
+
+    @property
+    def is_open(self) -> bool:
+        return any(stream.open for stream in self.streams)
+
     def finish(self) -> list[PackedStream]:
         return [stream.finish(self.dtype) for stream in self.streams]
 
