@@ -148,8 +148,8 @@ def get_encoding(name: str) -> Encoding:
         raise UsageError(
             f"unknown tokenizer {name!r}",
             hint=f"{did_you_mean(name, ENCODINGS, MODELS)}bundled are {', '.join(ENCODINGS)}; or "
-            "name a file: tokenizer.json, a SentencePiece .model, a .tiktoken file, the folder of a "
-            "model, or a model on the Hub (ORG/NAME)",
+            "name a file: tokenizer.json, a SentencePiece .model, a .tiktoken file, the folder of "
+            "a model, or a model on the Hub (ORG/NAME)",
         ) from None
 
 
