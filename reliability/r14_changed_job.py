@@ -29,6 +29,7 @@ from tokenmill.output.workspace import Workspace
 from tokenmill.planning import options as option_module
 from tokenmill.planning.options import make_options, plan_settings
 from tokenmill.settings import Layout, PlanSettings, RunSettings, Val
+from tokenmill.system.store import PlacedFolder
 from tokenmill.tokenizer.bundled import bundled_ranks_file
 from tokenmill.tokenizer.files import find_encoding
 
@@ -201,9 +202,7 @@ def unfinished(job: Job) -> None:
 
 def decided(job: Job) -> None:
     """The commit is decided, and no file has its name yet."""
-    from tokenmill.output import commit
-
-    _stop_at(job, commit, "publish", lambda *_: True)
+    _stop_at(job, PlacedFolder, "publish", lambda *_: True)
     assert (job.output / ".tokenmill" / "commit.json").exists()
 
 

@@ -28,7 +28,7 @@ from tokenmill.output import commit as committing
 from tokenmill.output.journal import UnitRecord
 from tokenmill.output.recovery import bound_revisions, open_job
 from tokenmill.output.result import Result, warnings_of, write_run_record
-from tokenmill.output.workspace import Workspace
+from tokenmill.output.workspace import WORK, Workspace
 from tokenmill.planning.empty_splits import refuse_surely_empty
 from tokenmill.planning.hub_tokenizer import tokenizer_address
 from tokenmill.planning.make import Proposal, make_plan
@@ -109,7 +109,7 @@ def _prepare(
         refuse_surely_empty(prepared.plan)
     workspace = Workspace(output)
     supply = make_supply(prepared, workspace)
-    is_new = not workspace.plan.exists() and not workspace.manifest.exists()
+    is_new = not workspace.has(workspace.plan) and not workspace.has(workspace.manifest)
     if is_new:
         prepared = _survey(prepared, supply, note=observer.note)  # refused before work
     with (
@@ -140,8 +140,8 @@ def _prepare(
                 allow_empty=prepared.run.allow_empty_split or prepared.plan.settings.limited,
             )
         seconds = time.monotonic() - began
-        if workspace.work.exists():
-            if record or not workspace.run_record.exists():  # a crash may have come after it
+        if workspace.has(WORK):
+            if record or not workspace.has(workspace.run_record):  # a crash may have come after it
                 write_run_record(workspace, prepared, record, seconds)
             workspace.remove_work()
     return Result(

@@ -68,14 +68,14 @@ class Stream:
         return pieces[1] if len(pieces) == 2 else np.concatenate(pieces)
 
     def _read(self, number: int, at: int, count: int) -> Array:
-        path = self.dataset.directory / self.files[number].path
         if not self.format.framed:
-            offset = self.format.header_bytes(self.layout) + at * self.dtype.itemsize
-            return np.fromfile(path, self.dtype, count, offset=offset)
+            size = self.dtype.itemsize
+            offset = self.format.header_bytes(self.layout) + at * size
+            content = self.dataset.store.read(self.files[number].path, offset, count * size)
+            return np.frombuffer(content, self.dtype)
         opened = self._opened  # several threads read: what one has opened, another may replace
         if opened is None or opened[0] != number:
-            tokens = self.files[number].tokens
-            opened = self._opened = number, self.format.open_tokens(self.layout, path, tokens)
+            opened = self._opened = number, self.dataset.open_tokens(self.files[number])
         return opened[1][at : at + count]
 
     def ends_of(self, first: int, stop: int) -> I64:
@@ -199,7 +199,6 @@ class Stream:
                 yield f"{file.path}: not the name of file {number} of {split.name}"
             if fmt.framed:
                 continue
-            with open(self.dataset.directory / file.path, "rb") as stream:
-                header = stream.read(fmt.header_bytes(layout))
+            header = self.dataset.store.read(file.path, 0, fmt.header_bytes(layout))
             if header != fmt.header(layout, file.tokens):
                 yield f"{file.path}: its header is not that of {file.tokens} tokens"

@@ -357,7 +357,7 @@ class UnitWorker:
 
     def _write(self, file: str, offset: int, data: Buffer) -> PieceRecord:
         view = memoryview(data).cast("B")
-        self.files.write(file, offset, view)
+        self.files.write_at(file, offset, view)
         return PieceRecord(file, offset, len(view), xxhash.xxh3_64_intdigest(view))
 
 

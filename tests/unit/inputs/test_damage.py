@@ -231,4 +231,4 @@ def test_a_damaged_plan_of_an_unfinished_job_is_refused(tmp_path: Path) -> None:
 def test_a_manifest_that_cannot_be_read_is_said_to_be(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").mkdir()
     with pytest.raises(VerificationError, match=r"manifest.json: cannot be read"):
-        Manifest.load(tmp_path / "manifest.json")
+        Manifest.load(tmp_path)

@@ -248,7 +248,7 @@ class Comparison:
         _ = self.encoder.reference  # opened here, once, before threads ask for it
         decoder = open_decoder(encoding, self.settings)
         self.batches = BatchComparison(self.settings, streams, self._ids, decoder)
-        self.quarantined = quarantined_rows(dataset.directory, self.manifest)
+        self.quarantined = quarantined_rows(dataset.store, self.manifest)
         self.fatal: dict[str, dict[int, str]] = {}  # rows that ended a worker, by source
         self.damaged = {r["source"] for r in self.manifest.set_aside if "rows" in r}
         for record in (one for one in self.manifest.set_aside if "rows" not in one):

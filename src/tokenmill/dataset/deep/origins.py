@@ -11,7 +11,6 @@ import itertools
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -30,8 +29,11 @@ from tokenmill.inputs.remote.address import is_url, named_file, path_below
 from tokenmill.inputs.rows.row_rule import columns_needed
 from tokenmill.inputs.segments import Segment, cut_rule
 from tokenmill.inputs.source import Source
+from tokenmill.output.commit import QUARANTINE
+from tokenmill.output.editions import UNITS
 from tokenmill.output.manifest import Manifest
 from tokenmill.settings import PlanSettings, Reading
+from tokenmill.system.store import Store, lines, read_whole
 from tokenmill.texts import I64, from_bytes
 
 
@@ -62,7 +64,7 @@ def find_origins(
     dataset: Dataset, source_root: str | os.PathLike[str] | None
 ) -> tuple[dict[int, Source], list[Problem]]:
     """The sources by number, without those that are not what they were; and what is wrong."""
-    entries, run = dataset.manifest.sources, read_run(dataset.directory)
+    entries, run = dataset.manifest.sources, read_run(dataset.store)
     paths = [_path_of(entry, run, source_root) for entry in entries]
     missing = [path for path in paths if not os.path.isfile(path)]
     if missing:
@@ -133,16 +135,16 @@ def _source_or_fault(
     return msgspec.structs.replace(source, **changes, split=entry.get("split", ""))
 
 
-def read_tasks(directory: Path, manifest: Manifest) -> tuple[list[SegmentTask], list[Problem]]:
+def read_tasks(store: Store, manifest: Manifest) -> tuple[list[SegmentTask], list[Problem]]:
     """The segments of every source, from index/units; and where they do not fit together."""
     ours = cut_rule()
     if manifest.plan["cut_rule"] != ours:
         raise UsageError(
-            f"{directory}: its sources were cut by another rule ({manifest.plan['cut_rule']}, "
+            f"{store.where()}: its sources were cut by another rule ({manifest.plan['cut_rule']}, "
             f"here {ours})",
             hint="use the version of tokenmill that made it (run.json names it)",
         )
-    units = np.fromfile(directory / "index/units", "<u8").reshape(-1, 5).astype(np.int64)
+    units = np.frombuffer(read_whole(store, UNITS), "<u8").reshape(-1, 5).astype(np.int64)
     tasks: list[SegmentTask] = []
     problems: list[Problem] = []
     if (np.diff(units[:, 0]) < 0).any():
@@ -174,15 +176,14 @@ class _QuarantinedRow(msgspec.Struct):
     rows: int = 1
 
 
-def quarantined_rows(directory: Path, manifest: Manifest) -> list[I64]:
+def quarantined_rows(store: Store, manifest: Manifest) -> list[I64]:
     """For each source the rows that quarantine.jsonl names, in order."""
     rows: dict[str, list[int]] = {}
     if any(entry.kind == "quarantine" for entry in manifest.files):
         decode = msgspec.json.Decoder(_QuarantinedRow).decode
-        with open(directory / "quarantine.jsonl", "rb") as file:
-            for record in map(decode, file):
-                named = range(record.row, record.row + record.rows)
-                rows.setdefault(record.source, []).extend(named)
+        for record in map(decode, lines(store, QUARANTINE)):
+            named = range(record.row, record.row + record.rows)
+            rows.setdefault(record.source, []).extend(named)
     return [np.array(rows.get(entry["name"], []), np.int64) for entry in manifest.sources]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from tokenmill.errors import InputError
+from tokenmill.errors import InputError, did_you_mean
 from tokenmill.inputs.rows.row_rule import rule_of
 from tokenmill.inputs.rows.template import RowFaultError
 from tokenmill.settings import Reading
@@ -80,7 +80,8 @@ def check_column(where: str, schema: Any, name: str) -> tuple[str, ...]:
     if not parts:
         raise InputError(
             f"{where}: no column {name!r}",
-            hint=f"columns are: {listed(there)}; choose one with --text-column",
+            hint=f"{did_you_mean(name, there)}columns are: {listed(there)}; choose one with "
+            "--text-column",
         )
     found = list(_fields_along(schema, parts))
     if any(len(fields) > 1 for fields in found):
