@@ -66,10 +66,10 @@ def _takes_value(option: click.Parameter) -> bool:
 @plan_options
 @run_options
 def prepare(inputs: tuple[str, ...], output: str, **options: Any) -> int:
-    """Turn parquet, Arrow, JSON lines and text into token files.
+    """Turn parquet, Arrow, JSON, CSV and text into token files.
 
-    INPUTS are files, directories, globs or URLs (hf://, https://, s3://, gs://). The same command
-    resumes after any interruption.
+    INPUTS are files, directories, globs, URLs (hf://, https://, s3://, gs://) or - (standard input,
+    with --as). The same command resumes after any interruption.
     """
     return run_prepare(list(inputs), output, **options)
 
