@@ -108,7 +108,11 @@ def _prepare(
             if others:
                 observer.note(f"encoded; now writing {', '.join(others)}")
             manifest = committing.commit(
-                prepared.plan, run.books.ledger, run.frontier.state, workspace, interrupts.check
+                prepared.plan,
+                run.books.ledger,
+                run.dispatch.frontier.state,
+                workspace,
+                interrupts.check,
             )
         seconds = time.monotonic() - began
         if workspace.work.exists():
@@ -238,6 +242,6 @@ def _encode(run: EncodingRun) -> dict[str, Any]:
             "name": decision.encoder,
             "rules": decision.rules,
             "why": decision.why,
-            **run.stats,
+            **run.dispatch.stats,
         },
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tokenmill.tokens.counts import Counts
+from tokenmill.engines import events
 
 
 class Snapshot(msgspec.Struct, kw_only=True):
@@ -25,13 +25,22 @@ class Snapshot(msgspec.Struct, kw_only=True):
     fetch_total: int = 0
     fetching: int = 0  # files being downloaded
 
-    def add_unit(self, counts: Counts) -> None:
-        """A unit has been written."""
-        self.text_bytes += counts.text_bytes
-        self.tokens += counts.tokens
-        self.rows += counts.rows
-        self.quarantined += counts.quarantined
-        self.units += 1
+    def add(self, event: events.Event) -> None:
+        match event:
+            case events.UnitDone(counts=counts):
+                self.bytes_done += event.input_bytes
+                self.text_bytes += counts.text_bytes
+                self.tokens += counts.tokens
+                self.rows += counts.rows
+                self.quarantined += counts.quarantined
+                self.units += 1
+            case events.Resumed():
+                self.bytes_done += event.input_bytes
+                self.resumed_bytes += event.input_bytes
+            case events.WorkerDied():
+                self.retries += 1
+            case events.RowsTried():
+                self.probes += 1
 
 
 class Observer:
