@@ -161,9 +161,6 @@ SCHEDULER_MUTANTS: dict[str, tuple[str, str, str]] = {
         "engines/hunt.py", "self.first, self.suspect, self._hits = row + 1, None, 0",
         "self.first, self.suspect, self._hits = row, None, 0",
     ),
-    "one kill convicts a row": (
-        "engines/hunt.py", '{"fault": 2, "kill": 4}', '{"fault": 2, "kill": 1}',
-    ),
     "a unit takes its place though it changed": (
         "engines/dispatch.py", "if search.found and self.frontier.has_place(UnitId(*segment.key, search.part)):",
         "if False:",

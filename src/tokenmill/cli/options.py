@@ -214,6 +214,12 @@ RUN_ONLY = [
         help="Download the inputs and stop; prepare later, offline.",
     ),
     click.option("--quiet", is_flag=True, help="No plan and no progress."),
+    click.option(
+        "--progress",
+        type=click.Choice(["auto", "json"]),
+        default="auto",
+        help="auto: a bar on a terminal, lines elsewhere; json: a line of JSON for every event.",
+    ),
 ]
 
 

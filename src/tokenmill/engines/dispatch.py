@@ -275,9 +275,13 @@ class Dispatch:
         if segment.complete:
             del self._begun[segment.key]
             done_bytes = segment.segment.size
-        self._on_event(events.UnitDone(str(unit), record.counts, done_bytes))
-        for one in record.set_aside:
-            self._on_event(events.RowQuarantined(segment.source.name, one.row, one.reason))
+        n, name = record.counts, str(unit)
+        self._on_event(
+            events.UnitDone(name, n.rows, n.quarantined, n.tokens, n.text_bytes, done_bytes)
+        )
+        if n.quarantined:
+            fatal = [one.row for one in record.set_aside]
+            self._on_event(events.Quarantine(segment.source.name, name, n.quarantined, fatal))
 
     def _next_place(self, worker: int) -> Place | None:
         state = self.workers.get(worker)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from tokenmill.tokens.counts import Counts
 
-
-class Event(msgspec.Struct, frozen=True, tag_field="event", tag=str.lower):
+class Event(msgspec.Struct, frozen=True, tag_field="event"):
     @property
     def note(self) -> str:
         """A line for a person; empty if the event is not worth one."""
@@ -18,7 +16,10 @@ class UnitDone(Event, frozen=True, tag="unit_done"):
     """A unit is written."""
 
     unit: str
-    counts: Counts
+    rows: int
+    quarantined: int
+    tokens: int
+    text_bytes: int
     input_bytes: int  # of its segment, with the segment's last unit
 
 
@@ -74,9 +75,29 @@ class SearchEnded(Event, frozen=True, tag="search_ended"):
         return f"{self.source}: rows that end their worker: {self.found} found"
 
 
-class RowQuarantined(Event, frozen=True, tag="quarantine"):
-    """Encoding this row ended its worker several times."""
+class Quarantine(Event, frozen=True, tag="quarantine"):
+    """Rows of a unit that were quarantined."""
 
     source: str
-    row: int
-    reason: str
+    unit: str
+    rows: int
+    fatal_rows: list[int]  # those of them that ended their worker
+
+
+class Download(Event, frozen=True, tag="download"):
+    """An input file is here now."""
+
+    source: str
+    bytes: int
+
+
+class Speed(Event, frozen=True, tag="speed"):
+    """How far the run is, every few seconds."""
+
+    input_bytes: int
+    input_bytes_total: int
+    tokens: int
+    tokens_per_second: int  # since the last such event
+    text_bytes_per_second: int
+    downloaded_bytes: int
+    workers: int

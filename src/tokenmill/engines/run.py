@@ -6,9 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from tokenmill.engines.dispatch import Dispatch
-from tokenmill.engines.events import Event
 from tokenmill.engines.frontier import SegmentProgress
-from tokenmill.engines.observer import Observer, Snapshot
+from tokenmill.engines.observer import EventLog, Observer
 from tokenmill.engines.supply import Downloads
 from tokenmill.engines.unit import WorkerJob
 from tokenmill.inputs.kinds import segments_of
@@ -33,8 +32,9 @@ class EncodingRun:
         encoding, output = prepared.encoding, prepared.output
         self.job = WorkerJob(self.plan.settings, self.settings, prepared.budget, encoding, output)
         self.books = opened.books
-        self.supply, self.observer, self.check_interrupt = supply, observer, check_interrupt
-        self.snapshot = Snapshot(bytes_total=self.plan.input_bytes)
+        self.supply, self.check_interrupt = supply, check_interrupt
+        self.log = EventLog(observer, self.plan.input_bytes)
+        self.snapshot = self.log.snapshot
         self.seconds_starting = 0.0  # until the first worker had its encoder open
         self.dispatch = Dispatch(
             self.plan.settings,
@@ -42,13 +42,8 @@ class EncodingRun:
             _segments_in_order(self.plan, opened, supply),
             opened.durable,
             on_written=self.books.written,
-            on_event=self._happened,
+            on_event=self.log.add,
         )
-
-    def _happened(self, event: Event) -> None:
-        self.snapshot.add(event)
-        if event.note:
-            self.observer.note(event.note)
 
     def keep_up(self) -> None:
         """Called several times a second: end on a signal, make durable what was written."""
@@ -56,7 +51,7 @@ class EncodingRun:
         self.books.sync_if_due()
 
     def report(self) -> None:
-        self.supply.report(self.snapshot, self.observer)
+        self.supply.report(self.log)
 
 
 def _segments_in_order(
