@@ -8,13 +8,15 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 DEMO   ?= demo-out
+# The versions with which the tests last passed. `make PINNED= test` takes the newest instead.
+PINNED ?= -c constraints/dev.txt
 # Twice the cores of a small machine: many tests wait for something.
 JOBS   ?= 4
 
 # The tests start hundreds of processes: each would compile the package anew without its cache.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-long test-peers coverage lint types bench reliability tokenizers vocab sample clean
+.PHONY: demo test test-all test-long test-peers coverage constraints lint types bench reliability tokenizers vocab sample clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/bin/python:
@@ -23,18 +25,18 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 # The package and what it needs at run time.
-$(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
-	$(PIP) install -e .
+$(VENV)/.installed: pyproject.toml constraints/dev.txt | $(VENV)/bin/python
+	$(PIP) install $(PINNED) -e .
 	@touch $@
 
 # And what the tests, the linter and the type checker need.
 PLUGIN := tests/plugin/pyproject.toml tests/plugin/tokenmill_test_plugin.py
-$(VENV)/.installed-dev: pyproject.toml $(PLUGIN) | $(VENV)/bin/python
-	$(PIP) install -e '.[dev]' ./tests/plugin
+$(VENV)/.installed-dev: pyproject.toml constraints/dev.txt $(PLUGIN) | $(VENV)/bin/python
+	$(PIP) install $(PINNED) -e '.[dev]' ./tests/plugin
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-bench: pyproject.toml | $(VENV)/bin/python
-	$(PIP) install -e '.[bench]'
+	$(PIP) install $(PINNED) -e '.[bench]'
 	@touch $@
 
 demo: $(VENV)/.installed
@@ -69,12 +71,18 @@ coverage: $(VENV)/.installed-dev
 test-peers: $(VENV)-peers/.installed
 	TOKENMILL_PEERS=1 $(VENV)-peers/bin/python -m pytest -q tests/peers
 
-$(VENV)-peers/.installed: pyproject.toml
+$(VENV)-peers/.installed: pyproject.toml constraints/peers.txt
 	$(PYTHON) -m venv $(VENV)-peers
-	$(VENV)-peers/bin/python -m pip --disable-pip-version-check -q install -e '.[peers]'
+	$(VENV)-peers/bin/python -m pip --disable-pip-version-check -q install \
+	  $(if $(PINNED),-c constraints/peers.txt) -e '.[peers]'
 	$(VENV)-peers/bin/python -m pip --disable-pip-version-check -q install --no-deps \
 	  litdata==0.2.76 mosaicml-streaming==0.13.0
 	@touch $@
+
+# Write down the versions that are installed now. Run `make clean`, `make PINNED= test test-peers` first.
+constraints:
+	$(BIN)/python scripts/pin.py $(BIN)/python > constraints/dev.txt
+	$(BIN)/python scripts/pin.py $(VENV)-peers/bin/python > constraints/peers.txt
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

@@ -16,6 +16,7 @@ import pyarrow.parquet
 from tokenmill.inputs.segments import UnitId
 from tokenmill.output.journal import UnitRecord, read_journal
 from tokenmill.planning.plan import fingerprint_of
+from tokenmill.system.store import FolderStore
 
 WORDS = [
     "the",
@@ -120,7 +121,7 @@ def durable_records(output: Path) -> list[UnitRecord]:
         plan = msgspec.json.decode((work / "plan.json").read_bytes())["plan"]
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
         return []
-    records, _ = read_journal(work / "journal", fingerprint_of(plan))
+    records, _ = read_journal(FolderStore(work), "journal", fingerprint_of(plan))
     return records
 
 

@@ -23,21 +23,21 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "output/durability.py", "sync_directory(self.workspace.files)", "pass",
     ),
     "the journal not synced": (
-        "output/files.py", "write_all(self._fd, content, self._length)\n                steps.disk.fsync(self._fd)",
-        "write_all(self._fd, content, self._length)",
+        "system/store.py", "write_all(fd, content, length)\n                steps.disk.fsync(fd)",
+        "write_all(fd, content, length)",
     ),
     "the journal's name not synced": (
-        "output/files.py", "self.append(header)\n                sync_directory(path.parent)",
+        "output/files.py", 'self.append(header)\n            self._store.sync_names("")',
         "self.append(header)",
     ),
     "files not synced before the commit": ("output/commit.py", "maker.files.sync(made.working)", "pass"),
     "published names not synced before the manifest": (
-        "output/commit.py", "        sync_directory(folder)\n    workspace.put(",
-        "        pass\n    workspace.put(",
+        "output/commit.py", "        store.sync_names(folder)\n    store.write_whole(",
+        "        pass\n    store.write_whole(",
     ),
     "made files not synced": ("output/file_maker.py", "self.files.sync(made.working)", "pass"),
     "names in folders of formats not synced": (
-        "output/workspace.py", "found |= {self.output / parent for parent in Path(name).parents}", "pass",
+        "output/workspace.py", "found |= set(PurePath(name).parents)", "pass",
     ),
     "small files renamed before they are synced": (
         "system/disk.py", "            write_all(fd, content, 0)\n            disk.fsync(fd)\n",
@@ -48,11 +48,12 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "disk.replace(temporary, path)",
     ),
     "the output folder's own name not synced": (
-        "output/workspace.py", "(output, *(new.parent for new in made))", "(output,)",
+        "output/workspace.py", "(self.output, *(new.parent for new in lock.made))", "(self.output,)",
     ),
     "a removed dataset's names not synced": (
-        "output/workspace.py", "            sync_directory(self.output)\n            unlink(self.removing)",
-        "            unlink(self.removing)",
+        "output/workspace.py",
+        '            self.store.sync_names("")\n            self.store.remove(self.removing)',
+        "            self.store.remove(self.removing)",
     ),
     # --- a rename or an order ---
     "small files written in place": (
@@ -65,25 +66,26 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "        self._journal.append = lambda content: None\n        for file in sorted(files):",
     ),
     "the manifest before the files": (
-        "output/commit.py", "    for path, working in decision.names.items():\n        publish(",
-        "    workspace.put(workspace.manifest, decision.manifest.encode())\n"
-        "    for path, working in decision.names.items():\n        publish(",
+        "output/commit.py", "    for path, working in decision.names.items():\n        store.publish(",
+        "    store.write_whole(workspace.manifest, decision.manifest.encode())\n"
+        "    for path, working in decision.names.items():\n        store.publish(",
     ),
     "the work folder goes before the manifest comes": (
-        "output/commit.py", "    workspace.put(workspace.manifest, decision.manifest.encode())\n",
+        "output/commit.py", "    store.write_whole(workspace.manifest, decision.manifest.encode())\n",
         "    workspace.remove_work()\n    workspace.create()\n"
-        "    workspace.put(workspace.manifest, decision.manifest.encode())\n",
+        "    store.write_whole(workspace.manifest, decision.manifest.encode())\n",
     ),
     "moved to another folder, not linked": (
         "system/disk.py", "        disk.link(source, target)\n    except FileExistsError:",
         "        disk.replace(source, target)\n    except FileExistsError:",
     ),
     "a dataset's files removed before its manifest is": (
-        "output/workspace.py", "            unlink(self.manifest)\n            sync_directory(self.output)\n",
-        "            unlink(self.manifest)\n",
+        "output/workspace.py",
+        '        self.store.remove(self.manifest)\n        self.store.sync_names("")\n',
+        "        self.store.remove(self.manifest)\n",
     ),
     "no decision before the names": (
-        "output/commit.py", "    write_atomic(workspace.commit, msgspec.json.encode(decision))\n", "",
+        "output/commit.py", "    store.write_whole(workspace.commit, msgspec.json.encode(decision))\n", "",
     ),
     # --- a hash, a size, a record ---
     "journal records not checked": (
@@ -105,8 +107,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "output/workspace.py", "            unlink(self.work / LOCK)\n", "",
     ),
     "temporary files beside the dataset": (
-        "output/workspace.py", 'write_atomic(path, content, self.work / f".{path.name}.tmp")',
-        "write_atomic(path, content)",
+        "output/workspace.py", "PlacedFolder(output, scratch=self.work)", "PlacedFolder(output)",
     ),
     "a removal that was begun is not finished": (
         "output/recovery.py", "if run.overwrite or begun:", "if run.overwrite:",

@@ -26,7 +26,7 @@ from reliability.corpus import durable_units
 from reliability.processes import Command, kill, plant, planted_moment, same
 from reliability.scorecard import Check
 from tokenmill.errors import RefusedError
-from tokenmill.output.workspace import Lock, Workspace
+from tokenmill.output.workspace import Workspace
 
 ID = "R13"
 PROMISE = "zombies"
@@ -130,7 +130,7 @@ def lock(_inputs: list[Path], _clean: dict[str, bytes], folder: Path) -> None:
         held = 0
         while held < 150:
             try:
-                taken = Lock(workspace)
+                taken = workspace.lock()
             except RefusedError as error:
                 if not re.search(r"\(process \d+\)", error.message):
                     raise

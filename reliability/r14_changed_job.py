@@ -29,6 +29,7 @@ from tokenmill.output.workspace import Workspace
 from tokenmill.planning import options as option_module
 from tokenmill.planning.options import make_options, plan_settings
 from tokenmill.settings import Layout, PlanSettings, RunSettings, Val
+from tokenmill.system.store import PlacedFolder
 from tokenmill.tokenizer.bundled import bundled_ranks_file
 from tokenmill.tokenizer.files import find_encoding
 
@@ -73,7 +74,10 @@ PLAN_CHANGES: dict[str, dict[str, Any]] = {
     "max_tokens": {"max_tokens": 90},
     "limit_docs": {"limit_docs": 20},
     "limit_tokens": {"limit_tokens": 2000},
+    "text_template": {"text": "{text} {other}"},
+    "where": {"where": "other != 'x'"},
 }
+OF_COLUMNS = ("text_template", "where")  # refused for text files, so these are not given
 
 
 @dataclass
@@ -91,6 +95,7 @@ RUN_CHANGES: dict[str, Free] = {
     "encoder": Free({"encoder": "reference"}),
     "encoder_check": Free({"encoder_check": False}),
     "on_bad_row": Free({"on_bad_row": "quarantine"}),
+    "allow_empty_split": Free({"allow_empty_split": True}),
     "overwrite": Free({"overwrite": True}),
     "keep_downloads": Free({"keep_downloads": False}),
     "downloads": Free({"downloads": 1}),
@@ -197,9 +202,7 @@ def unfinished(job: Job) -> None:
 
 def decided(job: Job) -> None:
     """The commit is decided, and no file has its name yet."""
-    from tokenmill.output import commit
-
-    _stop_at(job, commit, "publish", lambda *_: True)
+    _stop_at(job, PlacedFolder, "publish", lambda *_: True)
     assert (job.output / ".tokenmill" / "commit.json").exists()
 
 
@@ -319,8 +322,9 @@ def shown(value: Any) -> str:
 def refuse_plan(job: Job, name: str) -> list[str]:
     """What must be printed when a plan setting is changed."""
     old, new = job.settings(), job.settings(**PLAN_CHANGES[name])
-    assert old[name] != new[name], f"the change for {name} does not change it"
-    return [f"{k}: {shown(old[k])} -> {shown(new[k])}" for k in old if old[k] != new[k]]
+    changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    assert name in changed, f"the change for {name} does not change it"
+    return [f"{key}: {shown(old.get(key))} -> {shown(new.get(key))}" for key in changed]
 
 
 def refused(job: Job, wanted: list[str], **changes: Any) -> None:
@@ -352,7 +356,8 @@ def ends_as(job: Job, expected: dict[str, bytes], **changes: Any) -> None:
 
 
 def plan_case(job: Job, name: str, expected: dict[str, bytes]) -> None:
-    refused(job, refuse_plan(job, name), **PLAN_CHANGES[name])
+    inputs = job.paths[:2] if name in OF_COLUMNS else None
+    refused(job, refuse_plan(job, name), inputs=inputs, **PLAN_CHANGES[name])
     ends_as(job, expected)
 
 

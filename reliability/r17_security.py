@@ -30,6 +30,7 @@ from tokenmill.output.durability import UnitLog
 from tokenmill.output.journal import PieceRecord, frame_record, read_journal
 from tokenmill.output.manifest import Manifest
 from tokenmill.planning.plan import fingerprint_of
+from tokenmill.system.store import FolderStore, PlacedFolder
 
 ID = "R17"
 PROMISE = "security"
@@ -174,7 +175,7 @@ class Scene:
             self.prepare()
 
     def decided(self) -> None:
-        with stopped(committing, "publish", lambda *_: True):
+        with stopped(PlacedFolder, "publish", lambda *_: True):
             self.prepare()
 
     def plant_links(self) -> None:
@@ -220,7 +221,7 @@ def in_manifest(where: str) -> Callable[[Scene, str], None]:
         if not json_can(name):
             return
         scene.begin("finished")
-        manifest = Manifest.load(scene.output / "manifest.json")
+        manifest = Manifest.load(scene.output)
         (scene.output / "manifest.json").write_bytes(sealed_with(manifest, name, where))
         scene.plant_links()
         scene.attempt(*scene.readers(), *scene.writers())
@@ -233,7 +234,7 @@ def in_removing(scene: Scene, name: str) -> None:
     if not json_can(name):
         return
     scene.begin("finished")
-    manifest = Manifest.load(scene.output / "manifest.json")
+    manifest = Manifest.load(scene.output)
     work = scene.output / ".tokenmill"
     work.mkdir()
     (scene.output / "manifest.json").unlink()
@@ -272,7 +273,7 @@ def in_journal(scene: Scene, name: str) -> None:
     scene.begin("unfinished")
     work = scene.output / ".tokenmill"
     plan = msgspec.json.decode((work / "plan.json").read_bytes())["plan"]
-    records, _ = read_journal(work / "journal", fingerprint_of(plan))
+    records, _ = read_journal(FolderStore(work), "journal", fingerprint_of(plan))
     journal = (work / "journal").read_bytes()
     pieces = [PieceRecord(name, p.offset, p.length, p.digest) for p in records[0].pieces]
     forged = msgspec.structs.replace(records[0], pieces=tuple(pieces))
@@ -285,7 +286,7 @@ def tokenizer_path(scene: Scene, name: str) -> None:
     """--tokenizer, and run.json's word on where it lay: read only what has the right hash."""
     scene.begin("finished")
     if json_can(name):
-        manifest = Manifest.load(scene.output / "manifest.json")
+        manifest = Manifest.load(scene.output)
         plan = {**manifest.plan, "settings": {**manifest.plan["settings"], "tokenizer": "own"}}
         forged = msgspec.structs.replace(manifest, plan=plan).sealed()
         (scene.output / "manifest.json").write_bytes(forged.encode())
@@ -305,7 +306,7 @@ def source_name(scene: Scene, name: str) -> None:
         return
     scene.begin("finished")
     path = scene.output / "manifest.json"
-    manifest = Manifest.load(path)
+    manifest = Manifest.load(path.parent)
     sources = [{**entry, "name": name} for entry in manifest.sources]
     path.write_bytes(msgspec.structs.replace(manifest, sources=sources).sealed().encode())
     root = scene.folder / "root"

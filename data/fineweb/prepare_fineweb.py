@@ -22,6 +22,7 @@ def main() -> None:
     parser.add_argument("--input", nargs="+", help="parquet files of your own instead")
     parser.add_argument("--tokenizer", default="gpt2", help="gpt2, cl100k_base ...")
     parser.add_argument("--workers", type=int, help="processes (default: all cores)")
+    parser.add_argument("--val", help="validation split (default: 0.0005 of the documents)")
     parser.add_argument("--no-keep-downloads", action="store_true")
     parser.add_argument("-o", "--output", help="default: a folder beside this script")
     args = parser.parse_args()
@@ -29,6 +30,7 @@ def main() -> None:
         "format": "nanogpt",
         "tokenizer": args.tokenizer,
         "workers": args.workers,
+        "val": args.val,
         "keep_downloads": not args.no_keep_downloads,
     }
     name = f"fineweb{args.version}" if args.type == "classic" else f"edu_fineweb{args.version}"

@@ -8,19 +8,26 @@ from tokenmill.errors import UsageError
 
 _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _FACTORS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+_COUNT = re.compile(r"\s*([0-9]{1,40}(?:_[0-9]{1,40})*(?:\.[0-9]{1,40})?)\s*([A-Za-z]*)\s*")
+
+
+def _in_64_bits(number: int, what: str) -> int:
+    if number >= 1 << 63:
+        raise UsageError(f"{what}: {number} is too large", hint="the largest is 2**63 - 1")
+    return number
 
 
 def parse_count(text: str | int, *, what: str = "a number", unit: str = "") -> int:
     """'100M' -> 100000000, '64KiB' -> 65536. k, M, G are decimal; KiB, MiB, GiB are binary."""
     if isinstance(text, int) and not isinstance(text, bool):
-        return text
-    match = re.fullmatch(r"\s*(\d+(?:_\d+)*(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(text))
+        return _in_64_bits(text, what)
+    match = _COUNT.fullmatch(str(text))
     if match:
         number, suffix = match[1].replace("_", ""), match[2].lower()
         factor = _FACTORS.get(suffix) or _FACTORS.get(suffix.removesuffix(unit))
         if factor:
             whole, _, decimals = number.partition(".")
-            return int(int(whole + decimals) * factor // 10 ** len(decimals))
+            return _in_64_bits(int(whole + decimals) * factor // 10 ** len(decimals), what)
     raise UsageError(
         f"{what}: {text!r} is not a number",
         hint="write a whole number, or one with k, M, G (decimal) or KiB, MiB, GiB (binary)",

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
 EXIT_OK = 0
@@ -62,6 +62,23 @@ def without_secrets(text: str) -> str:
 def safe(text: str) -> str:
     """Text that may hold names and texts of others, safe for one line of a terminal or a log."""
     return printable(without_secrets(text))
+
+
+def did_you_mean(name: str, known: Iterable[str], meant: Mapping[str, str] | None = None) -> str:
+    """ "did you mean 'llmc'? " for 'llm.c', or nothing. `meant`: other words for a known name."""
+    from difflib import get_close_matches  # errors are rare, and the start must be quick
+
+    names = {_letters(one): one for one in known} | {
+        _letters(word): one for word, one in (meant or {}).items()
+    }
+    wanted = _letters(name)
+    close = [wanted] if wanted in names else get_close_matches(wanted, names, 1, 0.7)
+    return f"did you mean {names[close[0]]!r}? " if close else ""
+
+
+def _letters(name: str) -> str:
+    """What is compared: `GPT-2` and `gpt2` are alike."""
+    return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
 class TokenmillError(Exception):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,18 +18,21 @@ from tokenmill.engines.local.forkserver import start_fork_server
 from tokenmill.engines.observer import EventLog, Observer
 from tokenmill.engines.run import EncodingRun
 from tokenmill.engines.supply import Downloads
-from tokenmill.errors import TokenmillError
+from tokenmill.errors import TokenmillError, UsageError
 from tokenmill.formats import copies_of
-from tokenmill.inputs.hf_dataset import dataset_files, is_dataset
+from tokenmill.inputs.hf_dataset import chosen_splits, dataset_files, is_dataset
 from tokenmill.inputs.kinds import refuse_changed
 from tokenmill.inputs.remote.hub import ListCache
+from tokenmill.inputs.stdin import NAME, is_stdin, stdin_file
 from tokenmill.output import commit as committing
 from tokenmill.output.journal import UnitRecord
 from tokenmill.output.recovery import bound_revisions, open_job
 from tokenmill.output.result import Result, warnings_of, write_run_record
-from tokenmill.output.workspace import Workspace
+from tokenmill.output.workspace import WORK, Workspace
+from tokenmill.planning.empty_splits import refuse_surely_empty
+from tokenmill.planning.hub_tokenizer import tokenizer_address
 from tokenmill.planning.make import Proposal, make_plan
-from tokenmill.planning.needs import refuse_if_offline
+from tokenmill.planning.needs import disk_warning, refuse_if_offline
 from tokenmill.planning.options import Options, make_options, plan_settings
 from tokenmill.system.cache import keep_in_cache, read_from_cache
 from tokenmill.system.interrupts import Interrupts, interruptible
@@ -57,7 +61,8 @@ def prepare(
 ) -> Result:
     """Turn text into token files; the same call resumes after any interruption.
 
-    `inputs`: files, directories, globs or URLs, one or several; or a `datasets.Dataset`.
+    `inputs`: files, directories, globs or URLs, one or several; a `datasets.Dataset`, or a
+    `DatasetDict` with `split="train"`, `val="split"` or `all_splits=True`.
 
     >>> tokenmill.prepare("data/*.parquet", "out", format="llmc", tokenizer="gpt2")
     """
@@ -65,8 +70,25 @@ def prepare(
     wanted = make_options(options)
     with interruptible() as interrupts, contextlib.ExitStack() as stack:
         if is_dataset(inputs):
-            plan_settings(wanted, output)  # a wrong one is refused before anything is copied
-            inputs = stack.enter_context(dataset_files(inputs, output, wanted.text_column))
+            _refuse_early(wanted, output)
+            train, held = (
+                [
+                    file
+                    for one in side
+                    for file in stack.enter_context(dataset_files(one, output, wanted.text_column))
+                ]
+                for side in chosen_splits(inputs, wanted.choice)
+            )
+            inputs, held = train, [*held, *wanted.val_inputs]
+            wanted = msgspec.structs.replace(wanted, split="", val_inputs=tuple(held))
+        elif is_stdin(inputs):
+            if not wanted.input_rules.kind_for(NAME):
+                raise UsageError(
+                    "-: what standard input holds is not known",
+                    hint="say it: --as jsonl, csv, text ...",
+                )
+            _refuse_early(wanted, output)
+            inputs = stack.enter_context(stdin_file(output, sys.stdin.buffer))
         return _prepare(inputs, output, wanted, observer, on_plan, interrupts)
 
 
@@ -83,11 +105,13 @@ def _prepare(
     prepared = propose(inputs, output, wanted)
     if prepared.budget.note:
         observer.note(prepared.budget.note)
+    if not prepared.run.allow_empty_split:
+        refuse_surely_empty(prepared.plan)
     workspace = Workspace(output)
     supply = make_supply(prepared, workspace)
-    is_new = not workspace.plan.exists() and not workspace.manifest.exists()
+    is_new = not workspace.has(workspace.plan) and not workspace.has(workspace.manifest)
     if is_new:
-        prepared = _survey(prepared, supply)  # refused before anything is made
+        prepared = _survey(prepared, supply, note=observer.note)  # refused before work
     with (
         interrupts.deferred(),
         open_job(prepared.plan, prepared.run, workspace, interrupts.check) as opened,
@@ -96,7 +120,7 @@ def _prepare(
         manifest, record = opened.manifest, {}
         if manifest is None:
             if not is_new:
-                prepared = _survey(prepared, supply, opened.durable)
+                prepared = _survey(prepared, supply, opened.durable, observer.note)
             if on_plan:
                 on_plan(prepared)
             run = EncodingRun(prepared, opened, supply, observer, interrupts.check)
@@ -113,10 +137,11 @@ def _prepare(
                 run.dispatch.frontier.state,
                 workspace,
                 interrupts.check,
+                allow_empty=prepared.run.allow_empty_split or prepared.plan.settings.limited,
             )
         seconds = time.monotonic() - began
-        if workspace.work.exists():
-            if record or not workspace.run_record.exists():  # a crash may have come after it
+        if workspace.has(WORK):
+            if record or not workspace.has(workspace.run_record):  # a crash may have come after it
                 write_run_record(workspace, prepared, record, seconds)
             workspace.remove_work()
     return Result(
@@ -173,6 +198,12 @@ def download(
     )
 
 
+def _refuse_early(wanted: Options, output: str | os.PathLike[str]) -> None:
+    """Wrong options, before anything is copied; a tokenizer of the Hub is not looked for yet."""
+    if tokenizer_address(wanted.tokenizer) is None:
+        plan_settings(wanted, output)
+
+
 def make_supply(prepared: Proposal, workspace: Workspace) -> Downloads:
     run = prepared.run
     return Downloads(prepared.plan, workspace, keep=run.keep_downloads, downloads=run.downloads)
@@ -185,11 +216,20 @@ def with_needs(prepared: Proposal) -> Proposal:
     return msgspec.structs.replace(prepared, needs=supply.needs())
 
 
-def _survey(prepared: Proposal, supply: Downloads, durable: Sequence[UnitRecord] = ()) -> Proposal:
+def _survey(
+    prepared: Proposal,
+    supply: Downloads,
+    durable: Sequence[UnitRecord] = (),
+    note: Callable[[str], None] = lambda _: None,
+) -> Proposal:
     """What is to be downloaded; raises if it does not fit on the disk, or if we are offline."""
     supply.survey(durable)
-    needs = supply.needs(sum(piece.length for record in durable for piece in record.pieces))
-    if needs is not None:
+    written = sum(piece.length for record in durable for piece in record.pieces)
+    needs = supply.needs(written)
+    if needs is None:
+        if short := disk_warning(prepared.plan, prepared.output, written):
+            note(short)
+    else:
         refuse_if_offline(supply.missing)
         needs.refuse_if_short()
     return msgspec.structs.replace(prepared, needs=needs)

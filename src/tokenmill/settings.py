@@ -6,6 +6,7 @@ its fingerprint. Run settings decide only how the work is done; they are free on
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any, Literal
 from unicodedata import category
 
@@ -16,8 +17,8 @@ from tokenmill.errors import UsageError
 
 Eot = Literal["append", "prepend", "none"]
 Cut = Literal["exact", "document"]
-# "given": the splits of token files that were imported
-ValKind = Literal["fraction", "docs", "tokens", "shard", "none", "given"]
+# "given": the splits of token files that were imported; "split": each source says its own
+ValKind = Literal["fraction", "docs", "tokens", "shard", "none", "given", "split", "tail"]
 EncoderChoice = Literal["auto", "gigatoken", "reference"]
 EncoderCheck = Literal["sample", "all", "none"]
 OnBadRow = Literal["stop", "quarantine"]
@@ -46,16 +47,17 @@ def is_plain_name(name: str) -> bool:
 
 
 class Val(msgspec.Struct, frozen=True, kw_only=True):
-    """The validation split: a hashed fraction, the first documents, or llm.c's first shard."""
+    """The validation split: a hashed fraction, the first documents, llm.c's first shard, the last
+    tokens (`tail`), or whole sources (`split`)."""
 
     kind: ValKind
     amount: int = 0  # of `shard` too, where formats of one run have shards of different sizes
-    fraction: str = ""  # the shortest decimal that is this float
+    fraction: str = ""  # the shortest decimal that is this float; of `tail` too
 
     @classmethod
     def parse(cls, text: str | float) -> Val:
         text = str(text).strip()
-        if text in ("shard", "none"):
+        if text in ("shard", "none", "split"):
             return cls(kind=text)  # type: ignore[arg-type]
         kind, _, amount = text.partition(":")
         if kind in ("docs", "tokens") and amount:
@@ -64,15 +66,21 @@ class Val(msgspec.Struct, frozen=True, kw_only=True):
                 raise UsageError(f"--val {text}: N must be at least 1", hint="or use --val none")
             return cls(kind=kind, amount=number)  # type: ignore[arg-type]
         try:
-            fraction = float(text)
+            fraction = float(amount if kind == "tail" else text)
         except ValueError:
             fraction = -1.0
         if not 0 < fraction < 1:
             raise UsageError(
                 f"--val {text!r} is not a validation rule",
-                hint="use a fraction such as 0.0005, docs:N, tokens:N, shard or none",
+                hint="use a fraction such as 0.0005, tail:0.1, docs:N, tokens:N, shard, split or "
+                "none",
             )
-        return cls(kind="fraction", fraction=repr(fraction))
+        return cls(kind="tail" if kind == "tail" else "fraction", fraction=repr(fraction))
+
+    def tail_start(self, tokens: int) -> int:
+        """The token at which the last FRACTION of so many begins, rounded down: as exact as the
+        decimal is, and a stream that has tokens has some in its tail."""
+        return int(tokens * (1 - Fraction(self.fraction)))
 
     @property
     def threshold(self) -> int:
@@ -82,6 +90,8 @@ class Val(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         if self.kind == "fraction":
             return self.fraction
+        if self.kind == "tail":
+            return f"tail:{self.fraction}"
         return f"{self.kind}:{self.amount}" if self.amount else self.kind
 
 
@@ -91,6 +101,8 @@ class Reading(msgspec.Struct, frozen=True):
     text_column: str
     separator: bytes | None = None  # of documents in a text file; None: a file is one document
     may_cut: bool = False  # a giant text may be cut between words, see tokenizer/encoders/cuts.py
+    template: str = ""  # of the text, from several columns; '': the text column
+    where: str = ""  # a condition that rows must meet; '': all rows
 
 
 def is_plain_path(path: str) -> bool:
@@ -113,6 +125,11 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     compression: Compression = "none"
 
 
+# Settings that came later: at their default they are in no plan, so that a plan of before is the
+# same plan.
+LEFT_OUT = ("text_template", "where")
+
+
 class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What decides the bytes. Every field is part of the output's fingerprint."""
 
@@ -133,6 +150,8 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int = 0  # one with more, too; 0: no limit
     limit_docs: int = 0  # the first documents only; 0: all
     limit_tokens: int = 0  # only documents that begin before this token
+    text_template: str = ""  # of the text, from several columns
+    where: str = ""  # a condition that rows must meet
 
     @property
     def first(self) -> Layout:
@@ -142,7 +161,7 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def reading(self) -> Reading:
         separator = None if self.text_separator is None else self.text_separator.encode()
-        return Reading(self.text_column, separator, self.may_cut)
+        return Reading(self.text_column, separator, self.may_cut, self.text_template, self.where)
 
     @property
     def drops(self) -> bool:
@@ -169,7 +188,8 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
                 result |= {**first, "more": more}
             elif field == "drop_empty":
                 result["name"] = name
-            result[field] = value
+            if field not in LEFT_OUT or value:
+                result[field] = value
         return result
 
     @classmethod
@@ -187,6 +207,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     encoder: EncoderChoice = "auto"
     encoder_check: EncoderCheck = "sample"
     on_bad_row: OnBadRow = "stop"
+    allow_empty_split: bool = False
     overwrite: bool = False
     keep_downloads: bool = True
     downloads: int = DEFAULT_DOWNLOADS

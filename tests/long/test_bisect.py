@@ -23,6 +23,7 @@ from support.bisect import ABORTED, documents, lines, parquet, quarantined, same
 from support.commands import dataset_bytes, descendants, gone
 from support.fatal_rows import MARKER, plant
 from support.inputs import write_parquet
+from support.text import small_ranges  # noqa: F401
 
 import tokenmill
 from tokenmill import pipeline
@@ -394,3 +395,32 @@ def test_a_long_row_that_is_encoded_in_pieces(
     text.write_text("@@".join(["a", "b", long + MARKER, "z"]))
     with pytest.raises(WorkerError, match=r"2 workers died on unit"):
         tokenmill.prepare(text, tmp_path / "t", text_separator="@@", **options)
+
+
+@pytest.mark.usefixtures("small_ranges")
+@pytest.mark.parametrize("name", ["m.jsonl", "m.jsonl.gz"])
+def test_a_row_of_a_line_file_in_its_second_unit(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted in the whole file, blank lines and all, for a reader that began in its middle."""
+    marked = (2000, 2345)
+    faulty, null = lines(tmp_path, name, 3000, marked, words=500)
+    output = tmp_path / "o"
+    with monkeypatch.context() as patch:
+        plant(patch)
+        with pytest.raises(WorkerError) as ended:
+            tokenmill.prepare(faulty, output, workers=2, start_method="fork", val="0.1")
+        assert ended.value.message == f"{name}: row 2000 (line 2202): {ABORTED}"
+        result = tokenmill.prepare(
+            faulty, output, workers=2, start_method="fork", val="0.1", on_bad_row="quarantine"
+        )
+    assert {(one["source"], one["row"]) for one in result.manifest.set_aside} == {
+        (name, row) for row in marked
+    }
+    assert result.run["units_encoded"] + result.run["units_resumed"] > 1
+    texts = documents(3000, marked, words=500)
+    kept = [(row["row"], row["line"], row["bytes"]) for row in quarantined(output)]
+    assert kept == [
+        (row, row + row // 10 + 2, base64.b64encode(texts[row].encode()).decode()) for row in marked
+    ]
+    same_tokens(output, null, val="0.1")

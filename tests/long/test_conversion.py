@@ -10,10 +10,11 @@ import msgspec
 import numpy as np
 import pytest
 from support.commands import command, dataset_bytes
-from support.conversion import OURS, PLANS_OWN, SHARDS, files_in, inputs, options_for, source  # noqa: F401  # noqa: F401
+from support.conversion import OURS, PLANS_OWN, SHARDS, files_in, inputs, options_for, source  # noqa: F401  # noqa: F401  # noqa: F401
 
 import tokenmill
 from reliability.small_job import died, in_child, using
+from tokenmill.errors import TokenmillError
 from tokenmill.formats import FORMATS
 from tokenmill.output.manifest import Manifest
 from tokenmill.system.failpoints import FaultyDisk, Operation, WatchedDisk
@@ -64,7 +65,7 @@ def test_a_merge_killed_anywhere_gives_the_same_bytes(inputs: list[Path], tmp_pa
         )  # fmt: skip
 
     killed_at_some(run, tmp_path)
-    tokens = [f.tokens for f in Manifest.load(tmp_path / "clean/manifest.json").files if f.tokens]
+    tokens = [f.tokens for f in Manifest.load(tmp_path / "clean").files if f.tokens]
     assert tokens[-1] > 50_000
 
 
@@ -142,3 +143,31 @@ def test_plan_says_what_will_become_of_a_short_last_shard(
     assert "none before it to merge it with" in command(*alone).stdout
     modded = command(*given, "--format", "modded").stdout
     assert "modded-nanogpt needs 2" in modded
+
+
+@pytest.mark.parametrize("format", ["llmc", "modded", "mds", "datatrove"])
+def test_a_short_last_shard_is_merged_kept_or_refused(
+    format: str, inputs: list[Path], tmp_path: Path
+) -> None:
+    kept = tokenmill.prepare(
+        inputs, tmp_path / "k", workers=2, name="x", **options_for(format, val=0.1)
+    )
+    train = [f.tokens for f in kept.manifest.files if f.kind == "tokens" and f.split == "train"]
+    least = train[-1] + 1
+    options = options_for(format, val=0.1, min_shard_tokens=least, workers=2, name="x")
+    val = [f.tokens for f in kept.manifest.files if f.kind == "tokens" and f.split == "val"]
+    options["val"] = "none" if val[-1] < least else 0.1
+    merged = tokenmill.prepare(inputs, tmp_path / "m", last_shard="merge", **options)
+    files = [f for f in merged.manifest.files if f.kind == "tokens" and f.split == "train"]
+    assert files[-1].tokens >= least
+    assert tokenmill.verify(tmp_path / "m").problems == []
+    assert tokenmill.verify_deep(tmp_path / "m", sample="50").ok
+    alone = tokenmill.prepare(
+        inputs, tmp_path / "a", workers=0, name="x", **options_for(format, val=options["val"])
+    )
+    a, m = (tokenmill.open_dataset(tmp_path / name)["train"] for name in "am")
+    assert np.array_equal(a.tokens[:], m.tokens[:])
+    if [f.tokens for f in alone.manifest.files if f.kind == "tokens"][-1] < least:
+        with pytest.raises(TokenmillError, match="the last train shard would hold"):
+            tokenmill.prepare(inputs, tmp_path / "r", last_shard="refuse", **options)
+        assert not (tmp_path / "r/manifest.json").exists()

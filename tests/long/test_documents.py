@@ -8,7 +8,7 @@ import pyarrow
 import pyarrow.ipc
 import pyarrow.parquet
 import pytest
-from support.inputs import write_jsonl
+from support.inputs import write_jsonl, write_parquet
 
 import tokenmill
 from tokenmill.errors import TokenmillError
@@ -47,3 +47,13 @@ def test_a_dictionary_of_long_rows_is_decoded_in_small_batches(tmp_path: Path) -
             assert batch.texts.data.nbytes < 100 << 20
             if rows > 2000:
                 return
+
+
+def test_a_giant_row_group_is_read_in_ranges_and_chains(texts: list[str], tmp_path: Path) -> None:
+    many = texts * 85
+    write_parquet(tmp_path / "one.parquet", many, rows=1 << 20)
+    write_parquet(tmp_path / "many.parquet", many, rows=500)
+    one = tokenmill.prepare(tmp_path / "one.parquet", tmp_path / "a", val="none", workers=0)
+    assert one.run["units_encoded"] > 2
+    tokenmill.prepare(tmp_path / "many.parquet", tmp_path / "b", val="none", workers=0)
+    assert (tmp_path / "a/train.bin").read_bytes() == (tmp_path / "b/train.bin").read_bytes()

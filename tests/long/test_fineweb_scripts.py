@@ -13,6 +13,7 @@ from support.fineweb_scripts import (
     twin,
 )
 from support.inputs import write_arrow, write_parquet
+from support.on_hub import on_hub  # noqa: F401
 
 
 @pytest.mark.parametrize(
@@ -56,3 +57,10 @@ def test_prepare_reads_arrow_a_saved_dataset_and_one_text(
     args = ["--input", source, "--num-proc", 2, "--val", 0.05, "-o", tmp_path / "out"]
     run("prepare.py", *args, env=env)
     assert token_bytes(tmp_path / "out") == twin(plain, "gpt2", "uint16")
+
+
+def test_prepare_loads_from_the_hub(
+    tmp_path: Path, texts: list[str], env: dict[str, str], on_hub: dict[str, bytes]
+) -> None:
+    run("prepare.py", "--num-proc", 2, "--val", 0.05, "-o", tmp_path / "out", env=env)
+    assert token_bytes(tmp_path / "out") == twin(texts[:120], "gpt2", "uint16")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -10,11 +11,11 @@ from pathlib import Path
 import datasets
 import pytest
 from support import reference
-from support.inputs import ROOT, SAMPLES
+from support.inputs import ROOT, SAMPLES, sample_texts
 from support.mapping import (
     counts,
     run_example,
-    tok,  # noqa: F401  # noqa: F401  # noqa: F401
+    tok,  # noqa: F401  # noqa: F401  # noqa: F401  # noqa: F401
 )
 
 from tokenmill import Tokenizer
@@ -88,3 +89,58 @@ def test_the_example_for_multiprocessing(method: str, tmp_path: Path) -> None:
         "multiprocessing_pool.py", str(ROOT / "sample" / "*.parquet"), method, folder=tmp_path
     )
     assert found == counts(SAMPLES)
+
+
+MAP_ONCE = """
+import sys, datasets
+from tokenmill.tokenizer import tokenizer as portable
+from tokenmill import Tokenizer
+runs = []
+original = portable.Tokenizer.encode_texts
+portable.Tokenizer.encode_texts = lambda self, texts: runs.append(1) or original(self, texts)
+source = sys.argv[2]
+if sys.argv[3] == "object":
+    import tokenizers
+    source = tokenizers.Tokenizer.from_file(source)
+tok = Tokenizer(source, eot=7)
+ds = datasets.load_from_disk(sys.argv[1])
+ds = ds.map(tok.mapper(eot=sys.argv[4]), batched=True)
+print("encoded" if runs else "from the cache", ds._fingerprint, sum(ds["len"]))
+"""
+
+
+def map_in_a_new_process(
+    folder: Path, source: str, how: str = "name", eot: str = "end"
+) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", MAP_ONCE, str(folder), source, how, eot],
+        capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONHASHSEED": str(time.time_ns() % 1000),
+             "XDG_CACHE_HOME": str(folder.parent / "cache")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "hashed properly" not in done.stderr
+    return done.stdout.strip().rsplit(" ", 1)
+
+
+def test_a_second_run_is_served_from_the_cache_and_another_tokenizer_is_not(tmp_path: Path) -> None:
+    datasets.Dataset.from_dict({"text": sample_texts()[:20]}).save_to_disk(str(tmp_path / "ds"))
+    from support.tokenizer_files import write_json
+
+    file = str(write_json(tmp_path / "tokenizer.json"))
+    seen = set()
+    for arguments in (("gpt2",), ("cl100k_base",), ("gpt2", "name", "start"), (file, "object")):
+        first = map_in_a_new_process(tmp_path / "ds", *arguments)
+        assert first[0].startswith("encoded "), arguments
+        seen.add(first[0])
+        if arguments in (("gpt2",), (file, "object")):
+            again = map_in_a_new_process(tmp_path / "ds", *arguments)
+            assert again[0] == first[0].replace("encoded", "from the cache")
+            assert again[1] == first[1]
+    assert len(seen) == 4
+
+
+def test_the_example_for_arrow_batches(tmp_path: Path) -> None:
+    found = run_example("arrow_batches.py", str(SAMPLES[0]), folder=tmp_path)
+    assert found.startswith(counts(SAMPLES[:1]))
+    assert "int32" in found

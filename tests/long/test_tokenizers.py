@@ -8,16 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.commands import command, token_bytes
 from support.find_gap import find_gap
 from support.inputs import SHARED, write_parquet
 from support.tokenizer_files import train_sentencepiece, write_json
 from support.tokenizers import (
-    folder,  # noqa: F401  # noqa: F401
+    folder,  # noqa: F401  # noqa: F401  # noqa: F401  # noqa: F401
+    json_file,  # noqa: F401  # noqa: F401
     library_ids,
     open_library,
 )
 
 import tokenmill as mill
+from tokenmill.tokenizer.bundled import bundled_ranks_file
 from tokenmill.tokenizer.encoders.screens import merge
 from tokenmill.tokenizer.files import find_encoding
 from tokenmill.tokenizer.proof.gap_tables import GAP, SYMBOLS_GAP
@@ -99,3 +102,39 @@ def test_gigatoken_alone_says_when_it_cannot(tmp_path: Path, texts: list[str]) -
     source = write_parquet(tmp_path / "a.parquet", texts[:5])
     with pytest.raises(mill.TokenmillError, match="does not serve"):
         mill.prepare(source, tmp_path / "o", tokenizer=str(path), encoder="gigatoken")
+
+
+def test_workers_and_start_methods_give_the_same_bytes(
+    json_file: Path, inputs: list[Path], tmp_path: Path
+) -> None:
+    results = []
+    for number, method in enumerate(("inline", "fork", "spawn", "forkserver")):
+        output = tmp_path / method
+        run = command(
+            "prepare", *inputs, "-o", output, "--tokenizer", json_file, "--val", "0.1",
+            "--workers", number, *(["--start-method", method] if number else []),
+        )  # fmt: skip
+        assert run.returncode == 0, run.stderr
+        results.append(token_bytes(output))
+    assert all(result == results[0] for result in results)
+
+
+def test_a_tiktoken_file_equals_the_bundled_encoding(texts: list[str], tmp_path: Path) -> None:
+    source = write_parquet(tmp_path / "a.parquet", texts)
+    outputs = []
+    for name in ("cl100k_base", "p50k_base", "gpt2"):
+        path = tmp_path / f"my-{name}.tiktoken"
+        path.write_bytes(bundled_ranks_file(name))
+        for number, options in enumerate(
+            (
+                {"tokenizer": name},
+                {"tokenizer": str(path)},
+                {"tokenizer": str(path), "pattern": name},
+            )
+        ):
+            if name == "p50k_base" and number == 2:
+                continue  # its special tokens are known with its own pattern only
+            output = tmp_path / f"{name}{number}"
+            mill.prepare(source, output, val="none", workers=0, **options)
+            outputs.append(token_bytes(output))
+        assert outputs[-1] == outputs[-2], name

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -16,11 +17,12 @@ import psutil
 import pytest
 from support.commands import dataset_bytes, descendants, start
 from support.inputs import write_jsonl
-from support.workers import Notes, clean, marked, plant  # noqa: F401
+from support.workers import Notes, clean, marked, plant  # noqa: F401  # noqa: F401
 
 import tokenmill
 from tokenmill.engines.local import supervisor as local
 from tokenmill.engines.unit import UnitWorker
+from tokenmill.errors import WorkerError
 
 
 def test_units_that_wait_for_their_place_are_spilled_and_come_out_the_same(
@@ -147,3 +149,77 @@ def test_a_slow_reader_is_not_taken_for_a_hung_one(
     result = tokenmill.prepare(giant, tmp_path / "b", workers=1, start_method="fork")
     assert result.run["retries"] == 0
     assert dataset_bytes(tmp_path / "a") == dataset_bytes(tmp_path / "b")
+
+
+FAULTS = {
+    "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "did nothing": lambda: time.sleep(1000),
+}
+
+
+def test_a_script_without_a_main_guard_works_under_every_start_method(
+    marked: Path, clean: dict[str, bytes], tmp_path: Path
+) -> None:
+    import subprocess
+    import sys
+
+    script = tmp_path / "script.py"
+    for method in ("fork", "spawn", "forkserver"):
+        output = tmp_path / method
+        script.write_text(
+            "import tokenmill\n"
+            "print('started')\n"
+            f"tokenmill.prepare({str(marked)!r}, {str(output)!r}, workers=2, "
+            f"start_method={method!r})\n"
+        )
+        done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("started") == 1, "workers must not run the caller's script"
+        assert dataset_bytes(output) == clean
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "did nothing"])
+def test_a_worker_that_fails_twice_while_it_writes_a_unit_ends_the_run(
+    how: str, marked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def place(self: UnitWorker, encoded: object, before: object) -> None:
+        FAULTS[how]()
+
+    monkeypatch.setattr(UnitWorker, "place", place)
+    if how == "did nothing":  # else a busy machine may be taken for a stuck worker
+        monkeypatch.setenv("TOKENMILL_STUCK_SECONDS", "4")
+    with pytest.raises(WorkerError, match=r"\d workers died on unit"):
+        tokenmill.prepare(marked, tmp_path / "o", workers=2, start_method="fork")
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "did nothing"])
+def test_a_second_death_while_a_unit_is_read_ends_the_run_with_file_unit_and_cause(
+    how: str,
+    marked: Path,
+    clean: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No batch is under way, so no row can be looked for (those of test_bisect.py can)."""
+    from tokenmill.inputs.readers import columns
+
+    right = columns._arrow_batch
+
+    def read(column: object, first_row: int) -> object:
+        if first_row >= 2250:
+            FAULTS[how]()
+        return right(column, first_row)
+
+    if how == "did nothing":  # else a busy machine may be taken for a stuck worker
+        monkeypatch.setenv("TOKENMILL_STUCK_SECONDS", "4")
+    with monkeypatch.context() as patch:
+        patch.setattr(columns, "_arrow_batch", read)
+        with pytest.raises(WorkerError) as ended:
+            tokenmill.prepare(marked, tmp_path / "o", workers=2, start_method="fork")
+    message = ended.value.message
+    times = 5 if how == "SIGKILL" else 2  # a kill may come from outside
+    assert message.startswith(f"m.parquet: {times} workers died on unit ")
+    assert "row groups" in message
+    assert how in message
+    tokenmill.prepare(marked, tmp_path / "o", workers=2)
+    assert dataset_bytes(tmp_path / "o") == clean

@@ -114,21 +114,8 @@ def test_datatrove_reads_every_token_and_border(
 
 def test_datatroves_metadata_says_what_humanize_says() -> None:
     humanize = peer("humanize")
-    for number in (
-        0,
-        1,
-        9,
-        10,
-        999,
-        1000,
-        1001,
-        9999,
-        12345,
-        10**6,
-        10386358700,
-        10**12 + 7,
-        10**15,
-    ):
+    # Without 9999: humanize writes "10.00 k" up to 4.16 and "10.0 k" since. No program reads it.
+    for number in (0, 1, 9, 10, 999, 1000, 1001, 12345, 10**6, 10386358700, 10**12 + 7, 10**15):
         assert metric(number) == humanize.metric(number, unit="T")
 
 

@@ -10,7 +10,7 @@ import base64
 from pathlib import Path
 
 import pytest
-from support.bisect import ABORTED, documents, lines, parquet, quarantined, same_tokens
+from support.bisect import documents, parquet, quarantined
 from support.fatal_rows import plant
 from support.inputs import write_parquet
 from support.text import small_ranges  # noqa: F401
@@ -18,35 +18,6 @@ from support.text import small_ranges  # noqa: F401
 import tokenmill
 from tokenmill.engines import dispatch
 from tokenmill.errors import WorkerError
-
-
-@pytest.mark.usefixtures("small_ranges")
-@pytest.mark.parametrize("name", ["m.jsonl", "m.jsonl.gz"])
-def test_a_row_of_a_line_file_in_its_second_unit(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Counted in the whole file, blank lines and all, for a reader that began in its middle."""
-    marked = (2000, 2345)
-    faulty, null = lines(tmp_path, name, 3000, marked, words=500)
-    output = tmp_path / "o"
-    with monkeypatch.context() as patch:
-        plant(patch)
-        with pytest.raises(WorkerError) as ended:
-            tokenmill.prepare(faulty, output, workers=2, start_method="fork", val="0.1")
-        assert ended.value.message == f"{name}: row 2000 (line 2202): {ABORTED}"
-        result = tokenmill.prepare(
-            faulty, output, workers=2, start_method="fork", val="0.1", on_bad_row="quarantine"
-        )
-    assert {(one["source"], one["row"]) for one in result.manifest.set_aside} == {
-        (name, row) for row in marked
-    }
-    assert result.run["units_encoded"] + result.run["units_resumed"] > 1
-    texts = documents(3000, marked, words=500)
-    kept = [(row["row"], row["line"], row["bytes"]) for row in quarantined(output)]
-    assert kept == [
-        (row, row + row // 10 + 2, base64.b64encode(texts[row].encode()).decode()) for row in marked
-    ]
-    same_tokens(output, null, val="0.1")
 
 
 def test_rows_set_aside_in_a_batch_that_has_other_bad_rows(

@@ -47,7 +47,7 @@ def test_an_export_is_what_prepare_would_have_written(
     assert tokenmill.verify_deep(tmp_path / "e", sample="50").ok
     assert not (tmp_path / "e/.tokenmill").exists()
     assert tokenmill.export(source, tmp_path / "e", **options).already_done
-    assert result.manifest.counts == Manifest.load(source / "manifest.json").counts
+    assert result.manifest.counts == Manifest.load(source).counts
 
 
 @pytest.mark.parametrize("through", ["mds", "hf", "parquet", "litdata", "megatron", "flat"])
@@ -71,7 +71,7 @@ def test_separators_move_with_their_documents(
         given["val"] = f"docs:{held}"
     tokenmill.prepare(inputs[:2], tmp_path / "p", format="flat", eot=after, **given)
     assert files_in(tmp_path / "e") == files_in(tmp_path / "p")
-    made, wanted = (Manifest.load(tmp_path / name / "manifest.json") for name in "ep")
+    made, wanted = (Manifest.load(tmp_path / name) for name in "ep")
     assert made.counts == wanted.counts
     assert made.sources == wanted.sources
 
@@ -277,7 +277,7 @@ def test_nothing_is_removed_through_a_linked_folder(inputs: list[Path], tmp_path
     elsewhere.mkdir()
     (elsewhere / "victim").write_text("mine")
     tokenmill.prepare(inputs[0], out, workers=0)
-    manifest = Manifest.load(out / "manifest.json")
+    manifest = Manifest.load(out)
     for folder, message in (("evil", "not its own"), ("train", "a link"), ("hf/val", "a link")):
         entry = msgspec.structs.replace(manifest.files[0], path=f"{folder}/victim")
         hostile = msgspec.structs.replace(manifest, files=[*manifest.files, entry]).sealed()
@@ -325,7 +325,7 @@ def test_verify_deep_compares_every_format_with_the_first(
 
 def seal(out: Path) -> None:
     """Checksums and manifest as if the files had always been so."""
-    manifest = Manifest.load(out / "manifest.json")
+    manifest = Manifest.load(out)
     table, files = b"", []
     for entry in manifest.files:
         content = (out / entry.path).read_bytes()
@@ -427,34 +427,6 @@ def cut_and_compare(data: st.DataObject) -> None:
                     tokens[b - n : b].tolist() for b, n in zip(ends, lengths.tolist(), strict=True)
                 ]
         assert found == expected
-
-
-@pytest.mark.parametrize("format", ["llmc", "modded", "mds", "datatrove"])
-def test_a_short_last_shard_is_merged_kept_or_refused(
-    format: str, inputs: list[Path], tmp_path: Path
-) -> None:
-    kept = tokenmill.prepare(
-        inputs, tmp_path / "k", workers=2, name="x", **options_for(format, val=0.1)
-    )
-    train = [f.tokens for f in kept.manifest.files if f.kind == "tokens" and f.split == "train"]
-    least = train[-1] + 1
-    options = options_for(format, val=0.1, min_shard_tokens=least, workers=2, name="x")
-    val = [f.tokens for f in kept.manifest.files if f.kind == "tokens" and f.split == "val"]
-    options["val"] = "none" if val[-1] < least else 0.1
-    merged = tokenmill.prepare(inputs, tmp_path / "m", last_shard="merge", **options)
-    files = [f for f in merged.manifest.files if f.kind == "tokens" and f.split == "train"]
-    assert files[-1].tokens >= least
-    assert tokenmill.verify(tmp_path / "m").problems == []
-    assert tokenmill.verify_deep(tmp_path / "m", sample="50").ok
-    alone = tokenmill.prepare(
-        inputs, tmp_path / "a", workers=0, name="x", **options_for(format, val=options["val"])
-    )
-    a, m = (tokenmill.open_dataset(tmp_path / name)["train"] for name in "am")
-    assert np.array_equal(a.tokens[:], m.tokens[:])
-    if [f.tokens for f in alone.manifest.files if f.kind == "tokens"][-1] < least:
-        with pytest.raises(TokenmillError, match="the last train shard would hold"):
-            tokenmill.prepare(inputs, tmp_path / "r", last_shard="refuse", **options)
-        assert not (tmp_path / "r/manifest.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -15,19 +15,6 @@ import tokenmill
 from tokenmill.errors import UsageError
 
 
-def test_many_units_and_chains_are_compared_in_parallel(
-    large_inputs: list[Path], tmp_path: Path
-) -> None:
-    tokenmill.prepare(large_inputs, tmp_path / "o", format="llmc", shard_tokens="3M", val=0.1)
-    report = tokenmill.verify_deep(tmp_path / "o", sample=300, threads=4)
-    assert report.ok
-    assert report.documents == 300
-    assert report.segments_total > 3
-    report = tokenmill.verify_deep(tmp_path / "o", seconds=1.0)
-    assert report.ok
-    assert 0 < report.documents < report.documents_total
-
-
 def test_ranges_of_one_large_row_group_are_compared(tmp_path: Path) -> None:
     many = [
         f"document {i} of many: " + f"{i * 7919} words here and there. " * 40 for i in range(30_000)

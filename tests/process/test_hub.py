@@ -11,9 +11,8 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
-import pyarrow
-import pyarrow.parquet
 import pytest
 from support.commands import command, token_bytes
 from support.hub import (
@@ -25,7 +24,8 @@ from support.hub import (
     world,  # noqa: F401
 )
 from support.inputs import write_parquet
-from support.loopback_hub import Answer, Request, sha256
+from support.loopback_hub import Answer, Repo, Request, sha256
+from support.tokenizer_files import write_json
 
 from tokenmill.amounts import show_bytes
 
@@ -48,13 +48,6 @@ def test_the_commit_and_the_sha256_of_every_file_are_recorded(world: World) -> N
     ]
 
 
-def test_a_list_of_many_pages_is_read_to_its_end(world: World) -> None:
-    world.hub.page = 2
-    ok(world.prepare())
-    assert world.hub.times("/tree/") == 3
-    assert token_bytes(world.out) == world.expected()
-
-
 def test_a_second_run_with_another_tokenizer_and_format_asks_for_no_byte(world: World) -> None:
     ok(world.prepare())
     fetched = world.content_requests()
@@ -65,58 +58,11 @@ def test_a_second_run_with_another_tokenizer_and_format_asks_for_no_byte(world: 
     assert world.hub.times("/tree/") == 1
 
 
-def test_a_cache_filled_by_the_library_itself_is_used(world: World) -> None:
-    code = f"from huggingface_hub import snapshot_download as s; s('{EDU}', repo_type='dataset')"
-    subprocess.run([sys.executable, "-c", code], env=world.env, check=True, capture_output=True)
-    before = len(world.content_requests())
-    ok(world.prepare(HF_HUB_OFFLINE="1"))
-    assert len(world.content_requests()) == before
-    assert token_bytes(world.out) == world.expected()
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        f"hf://datasets/{EDU}/sample/10BT",
-        f"hf://datasets/{EDU}@v1.0/sample/**/*.parquet",
-        f"hf://datasets/{EDU}@v1.0/sample/*/00[0-4]_0000?.parquet",
-        "{hub}/datasets/" + EDU + "/tree/main/sample/10BT",
-    ],
-)
-def test_folders_tags_patterns_and_pages_of_the_browser_name_the_same_files(
-    world: World, url: str
-) -> None:
-    ok(world.run("prepare", url.format(hub=world.hub.url), "-o", world.out))
-    assert token_bytes(world.out) == world.expected()
-
-
-def test_files_can_be_named_one_by_one_and_mixed_with_local_ones(world: World) -> None:
-    urls = [f"hf://datasets/{EDU}/{FILES[0]}", world.local[1], f"hf://datasets/{EDU}/{FILES[2]}"]
-    ok(world.run("prepare", *urls, "-o", world.out))
-    ok(command("prepare", *world.local[:3], "-o", world.folder / "same"))
-    assert token_bytes(world.out) == token_bytes(world.folder / "same")
-
-
 def test_the_same_command_is_done_at_once_and_asks_the_hub_nothing(world: World) -> None:
     ok(world.prepare())
     asked = len(world.hub.requests)
     assert "already complete" in ok(world.prepare()).stdout
     assert len(world.hub.requests) == asked
-
-
-def test_an_unfinished_job_stays_with_its_commit_when_the_branch_moves_on(world: World) -> None:
-    world.hub.fault("/cdn/", Answer(status=403), times=99)
-    assert world.prepare().returncode == 2
-    world.hub.faults.clear()
-    changed = {**world.contents, FILES[0]: world.contents[FILES[1]], "new.txt": b"x"}
-    later = world.repo.commit(changed)
-    ok(world.prepare())
-    assert token_bytes(world.out) == world.expected()
-    assert world.commit in (world.out / "manifest.json").read_text()
-    ok(world.prepare())  # a finished one, too
-    ok(world.prepare("--overwrite"))
-    assert later in (world.out / "manifest.json").read_text()
-    assert token_bytes(world.out) != world.expected()
 
 
 def test_the_first_file_is_encoded_and_durable_before_the_second_has_come(world: World) -> None:
@@ -180,36 +126,6 @@ def test_files_that_are_not_kept_are_gone_when_done_and_few_at_any_time(
     assert len(world.content_requests()) == 16
 
 
-def test_files_without_a_row_do_not_take_the_place_of_those_to_come(world: World) -> None:
-    """Nothing of them ever becomes durable, and only a few files may lie on disk."""
-    schema = pyarrow.schema([("text", pyarrow.string())])
-    pyarrow.parquet.ParquetWriter(world.folder / "empty.parquet", schema).close()
-    empty = (world.folder / "empty.parquet").read_bytes()
-    files = {f"some/{i}.parquet": empty for i in range(5)}
-    world.repo.commit({**files, "some/9.parquet": world.contents[FILES[0]]})
-    words = [sys.executable, "-m", "tokenmill", "prepare", f"hf://datasets/{EDU}/some"]
-    words += ["-o", str(world.out), "--no-keep-downloads", "--downloads", "1"]
-    subprocess.run(words, env=world.env, check=True, capture_output=True, timeout=60)
-    ok(command("prepare", world.local[0], "-o", world.folder / "same"))
-    assert token_bytes(world.out) == token_bytes(world.folder / "same")
-
-
-def test_a_file_with_brackets_in_its_name_can_be_named(world: World) -> None:
-    world.repo.commit({"x/[a].parquet": world.contents[FILES[0]], "x/a.parquet": b"another"})
-    ok(world.run("prepare", f"hf://datasets/{EDU}/x/[a].parquet", "-o", world.out))
-    ok(command("prepare", world.local[0], "-o", world.folder / "same"))
-    assert token_bytes(world.out) == token_bytes(world.folder / "same")
-
-
-def test_a_file_that_was_in_the_cache_before_stays_there(world: World) -> None:
-    ok(world.prepare())
-    kept = world.blobs()
-    other = world.folder / "other"
-    ok(world.run("prepare", INPUT, "-o", other, "--no-keep-downloads"))
-    assert world.blobs() == kept
-    assert len(world.content_requests()) == len(FILES)
-
-
 def test_a_trial_run_fetches_no_more_than_it_reads(world: World) -> None:
     ok(world.prepare("--limit-docs", "20"))
     assert world.content_requests() == FILES[:1]
@@ -222,13 +138,6 @@ def test_download_only_fetches_everything_and_prepare_goes_on_offline(world: Wor
     asked = len(world.hub.requests)
     ok(world.prepare(HF_HUB_OFFLINE="1"))
     assert len(world.hub.requests) == asked
-    assert token_bytes(world.out) == world.expected()
-
-
-def test_a_busy_server_before_the_redirect_is_waited_for(world: World) -> None:
-    world.hub.fault("/resolve/", Answer(status=503), 3, method="HEAD")
-    world.hub.fault("/resolve/", Answer(status=429, headers={"Retry-After": "1"}), 1, method="HEAD")
-    ok(world.prepare())
     assert token_bytes(world.out) == world.expected()
 
 
@@ -273,18 +182,6 @@ def test_a_file_damaged_on_its_way_is_fetched_once_more(world: World) -> None:
     done = ok(world.prepare())
     assert "downloaded once more" in done.stderr
     assert token_bytes(world.out) == world.expected()
-
-
-@pytest.mark.parametrize("damage", ["flipped", "shorter"])
-def test_a_file_damaged_in_the_cache_is_found_and_fetched_again(world: World, damage: str) -> None:
-    ok(world.prepare("--download-only"))
-    blob = next((world.folder / "hf").rglob(f"blobs/{sha256(world.contents[FILES[2]])}"))
-    content = bytearray(blob.read_bytes())
-    content[len(content) // 2] ^= 1
-    blob.write_bytes(content if damage == "flipped" else content[:-7])
-    ok(world.prepare())
-    assert token_bytes(world.out) == world.expected()
-    assert world.content_requests().count(FILES[2]) == 2
 
 
 def test_a_wrong_sha256_ends_the_run_and_leaves_no_bad_file(world: World) -> None:
@@ -421,75 +318,10 @@ def test_a_cache_that_cannot_be_written_is_said_at_once(world: World, listed: bo
     assert "HF_HOME" in done.stderr
 
 
-def test_offline_a_part_of_the_files_is_not_taken_for_all(world: World) -> None:
-    """Another program has fetched one of five; only the Hub knows that there are five."""
-    code = (
-        "from huggingface_hub import hf_hub_download as fetch;"
-        f"fetch('{EDU}', '{FILES[2]}', repo_type='dataset')"
-    )
-    subprocess.run([sys.executable, "-c", code], env=world.env, check=True, capture_output=True)
-    for what in ("sample/10BT/*.parquet", "sample/10BT", FILES[1]):
-        url = f"hf://datasets/{EDU}/{what}"
-        done = world.run("prepare", url, "-o", world.out, HF_HUB_OFFLINE="1")
-        assert done.returncode == 1
-        assert f"snapshots/{world.commit}/sample/10BT" in done.stderr
-        assert not world.out.exists()
-    named = f"hf://datasets/{EDU}/{FILES[2]}"
-    ok(world.run("prepare", named, "-o", world.out, HF_HUB_OFFLINE="1"))
-    ok(command("prepare", world.local[2], "-o", world.folder / "same"))
-    assert token_bytes(world.out) == token_bytes(world.folder / "same")
-
-
 def test_a_column_that_is_not_there_is_said_with_the_url(world: World) -> None:
     done = world.prepare("--text-column", "body")
     assert done.returncode == 2
     assert f"{FILES[0]}: no column 'body'" in done.stderr
-
-
-@pytest.mark.parametrize("keep", ["--keep-downloads", "--no-keep-downloads"])
-def test_what_killed_runs_left_of_files_does_not_pile_up(world: World, keep: str) -> None:
-    world.hub.bytes_per_second = 3e5
-    command = [sys.executable, "-m", "tokenmill", "prepare", INPUT, "-o", str(world.out), keep]
-    for _ in range(3):
-        world.hub.served.clear()
-        with subprocess.Popen([*command, "--downloads", "1"], env=world.env) as process:
-            while not world.hub.served and process.poll() is None:
-                time.sleep(0.02)
-            process.kill()
-        assert len(list(world.folder.rglob("*.incomplete"))) == 1
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        "coordinator:kill@1 create *cuts*",
-        "coordinator:torn@1 write *cuts*",
-        "coordinator:kill@2 rename *cuts*",
-        "coordinator:kill@3 sync-folder *cuts",
-        "coordinator:kill@2 rmdir *downloads*",
-        "coordinator:kill@1 unlink *downloads*",
-    ],
-)
-def test_killed_while_it_writes_down_how_a_file_is_cut_or_removes_it(
-    world: World, fault: str
-) -> None:
-    command = ("--no-keep-downloads", "--downloads", "1")
-    killed = world.prepare(*command, TOKENMILL_FAILPOINT=fault)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    ok(world.prepare(*command))
-    assert token_bytes(world.out) == world.expected()
-
-
-def test_a_source_whose_units_are_durable_is_needed_no_more(world: World) -> None:
-    """Not kept, its file is gone; a resumed job must neither look for it nor fetch it."""
-    last = sha256(world.contents[FILES[4]])
-    world.hub.fault(last, Answer(status=403), times=10**6)
-    assert world.prepare("--no-keep-downloads", "--downloads", "1").returncode == 2
-    world.hub.faults.clear()
-    world.hub.requests.clear()
-    ok(world.prepare("--no-keep-downloads"))
-    assert token_bytes(world.out) == world.expected()
-    assert FILES[0] not in world.content_requests()
 
 
 def test_ctrl_c_while_files_come_in_ends_soon_and_the_same_command_resumes(world: World) -> None:
@@ -532,15 +364,6 @@ def test_fetching_only_counts_all_files_also_of_a_trial(world: World) -> None:
     assert sorted(world.content_requests()) == FILES
 
 
-def test_a_plan_passes_over_a_file_that_is_damaged_in_the_cache(world: World) -> None:
-    ok(world.prepare("--download-only"))
-    blob = next((world.folder / "hf").rglob(f"blobs/{sha256(world.contents[FILES[2]])}"))
-    blob.write_bytes(blob.read_bytes()[:-7])
-    assert "tokens  about" in ok(world.run("plan", INPUT, "-o", world.out)).stdout
-    wrong = world.run("plan", INPUT, "-o", world.out, "--text-column", "body")
-    assert "no column 'body'" in wrong.stderr
-
-
 @pytest.mark.parametrize("free", [10_000, 10**12])
 def test_what_cannot_fit_is_refused_before_a_byte_is_fetched(
     world: World, monkeypatch: pytest.MonkeyPatch, free: int
@@ -577,27 +400,6 @@ def test_fineweb_names_files_and_folder_as_llm_c_does(
     assert {n.replace("edu_fineweb", "out"): c for n, c in ours.items()} == expected
 
 
-def test_fineweb_classic_is_the_other_repository(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(world.folder)
-    classic = world.hub.repo("HuggingFaceFW/fineweb")
-    classic.commit({"sample/100BT/000_00000.parquet": world.contents[FILES[0]]})
-    ok(world.run("fineweb", "--version", "100B", "--type", "classic"))
-    assert (world.folder / "fineweb100B" / "fineweb_val_000000.bin").exists()
-
-
-def test_fineweb_takes_a_dump_and_the_options_of_prepare(world: World) -> None:
-    ok(
-        world.run(
-            "fineweb", "--version", "CC-MAIN-2024-10", "--format", "nanogpt", "--val", "docs:5",
-            "--tokenizer", "cl100k_base", "-o", world.out,
-        )
-    )  # fmt: skip
-    assert (world.out / "val.bin").exists()
-    assert (world.out / "train.bin").stat().st_size % 4 == 0
-
-
 def test_an_unknown_part_of_fineweb_says_which_there_are(world: World) -> None:
     done = world.run("fineweb", "--version", "11B")
     assert done.returncode == 2
@@ -606,14 +408,51 @@ def test_an_unknown_part_of_fineweb_says_which_there_are(world: World) -> None:
     assert world.run("fineweb", "--type", "both").returncode == 2
 
 
-def test_the_python_call_does_what_the_command_does(world: World) -> None:
-    code = (
-        "import tokenmill; r = tokenmill.fineweb('10B', 'edu', 'out', shard_tokens='200k');"
-        "print(r.manifest.counts['rows'])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=world.env, cwd=world.folder, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert int(done.stdout) > 0
-    assert (world.out / "edu_fineweb_val_000000.bin").exists()
+# --- names of the Hub where people type them ----------------------------------------------------
+
+
+def model(world: World, **options: Any) -> Repo:
+    repo = world.hub.repo("org/model", kind="models", **options)
+    path = write_json(world.folder / "tokenizer.json", "qwen2")
+    repo.commit({"tokenizer.json": path.read_bytes(), "config.json": b"{}"})
+    return repo
+
+
+def test_a_tokenizer_by_its_name_on_the_hub(world: World) -> None:
+    repo = model(world)
+    options = ("--val", "docs:9", "--eot-token", "8004")
+    source = world.local[0]
+    ok(world.run("prepare", source, "-o", world.out, "--tokenizer", "org/model", *options))
+    file = world.folder / "tokenizer.json"
+    ok(command("prepare", source, "-o", world.folder / "same", "--tokenizer", file, *options))
+    assert token_bytes(world.out) == token_bytes(world.folder / "same")
+    first = repo.branches["main"]
+    plan = json.loads((world.out / "manifest.json").read_bytes())["plan"]
+    assert plan["revisions"] == {"hf://org/model@main": first}
+    repo.commit({"tokenizer.json": b"{}"})  # main moves on; the dataset is bound to the commit
+    done = ok(world.run("prepare", source, "-o", world.out, "--tokenizer", "org/model", *options))
+    assert "already complete" in done.stdout
+    at = f"org/model@{first}"
+    ok(world.run("prepare", source, "-o", world.folder / "at", "--tokenizer", at, *options))
+    assert token_bytes(world.folder / "at") == token_bytes(world.out)
+
+
+def test_a_tokenizer_of_the_hub_that_cannot_be_had(world: World) -> None:
+    words = ("prepare", world.local[0], "-o", world.out, "--tokenizer")
+    done = world.run(*words, "org/none")
+    assert (done.returncode, "no such model" in done.stderr) == (2, True), done.stderr
+    assert "not a file or folder here" in done.stderr
+    model(world, token="hf_secret", gated=True)
+    done = world.run(*words, "org/model")
+    assert (done.returncode, "hf auth login" in done.stderr) == (2, True), done.stderr
+    world.hub.repo("org/bare", kind="models").commit({"tokenizer.bin": b"x"})
+    done = world.run(*words, "org/bare")
+    assert (done.returncode, "tokenizer.json or tokenizer.model" in done.stderr) == (2, True)
+    assert not world.out.exists()
+
+
+def test_a_dataset_by_its_bare_name_is_not_asked_for_but_suggested(world: World) -> None:
+    done = world.run("prepare", "roneneldan/TinyStories", "-o", world.out)
+    assert done.returncode == 2
+    assert "hf://datasets/roneneldan/TinyStories" in done.stderr
+    assert world.hub.requests == []

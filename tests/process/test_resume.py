@@ -19,6 +19,7 @@ from support.inputs import write_jsonl, write_parquet
 import tokenmill
 from tokenmill.errors import RefusedError, TokenmillError
 from tokenmill.inputs.find import FINGERPRINT_BLOCK, FINGERPRINT_BYTES
+from tokenmill.system.store import Store
 
 
 @pytest.fixture(scope="module")
@@ -264,10 +265,10 @@ def test_a_manifest_that_another_coordinator_removes_is_not_called_damaged(
     workspace = Workspace(tmp_path / "o")
     load = job.Manifest.load
 
-    def removed_meanwhile(path: Path) -> job.Manifest:
-        path.rename(tmp_path / "gone")
+    def removed_meanwhile(store: Store) -> job.Manifest:
+        (tmp_path / "o/manifest.json").rename(tmp_path / "gone")
         (tmp_path / "o" / ".tokenmill").mkdir()
-        return load(path)
+        return load(store)
 
     monkeypatch.setattr(job.Manifest, "load", removed_meanwhile)
     job._refuse_foreign(workspace)

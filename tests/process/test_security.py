@@ -45,7 +45,7 @@ def test_a_linked_token_file_is_read_and_only_its_link_removed(tmp_path: Path) -
 def test_a_manifest_names_its_own_files_only(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.prepare()
-    manifest = Manifest.load(scene.output / "manifest.json")
+    manifest = Manifest.load(scene.output)
     for name in (
         "a/b.bin", "link/x", ".x", "run.json", "index/../x", "a\0b", "a\nb", "x" * 300, "/x",
         "a//b", "../x", "train/../x", "mds/a/x", "mds/train/a/x", "index/train/x", "train/.x",

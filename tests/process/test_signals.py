@@ -16,6 +16,7 @@ import threading
 import time
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.commands import command, dataset_bytes
@@ -83,10 +84,10 @@ def test_a_signal_in_the_commit_is_for_the_caller_when_all_is_done(
 ) -> None:
     commit = pipeline.committing.commit
 
-    def signalled(*args: object) -> object:
+    def signalled(*args: object, **options: object) -> object:
         send()
         send()
-        return commit(*args)  # type: ignore[arg-type]
+        return commit(*args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(pipeline.committing, "commit", signalled)
     with pytest.raises(KeyboardInterrupt):
@@ -112,11 +113,11 @@ def test_a_signal_while_pieces_are_checked_stops_the_check(
     checked: list[object] = []
     right = job.is_intact
 
-    def slowly(path: Path, *piece: int) -> bool:
+    def slowly(*piece: Any) -> bool:
         checked.append(piece)
         send()
         time.sleep(0.3)
-        return right(path, *piece)
+        return right(*piece)
 
     with monkeypatch.context() as patch:
         patch.setattr(job, "is_intact", slowly)
@@ -187,9 +188,9 @@ def test_a_process_is_born_with_the_signals_held_and_forgets_those_that_came() -
 
 def test_a_forked_child_does_not_hold_its_parents_lock(tmp_path: Path) -> None:
     """Or a worker that has not noticed yet would keep the next coordinator out."""
-    from tokenmill.output.workspace import Lock, Workspace
+    from tokenmill.output.workspace import Workspace
 
-    lock = Lock(Workspace(tmp_path / "o"))
+    lock = Workspace(tmp_path / "o").lock()
     ours, theirs = os.pipe()
     there, ready = os.pipe()
     child = os.fork()
@@ -201,7 +202,7 @@ def test_a_forked_child_does_not_hold_its_parents_lock(tmp_path: Path) -> None:
     try:
         os.read(there, 1)
         lock.release()
-        Lock(Workspace(tmp_path / "o")).release()
+        Workspace(tmp_path / "o").lock().release()
     finally:
         for end in (theirs, ours, there, ready):
             os.close(end)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -13,32 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from support import commands
 from support.commands import token_bytes
-from support.hub import environment
 from support.inputs import write_jsonl, write_parquet
+from support.stores import command, env, ok, s3  # noqa: F401
 
-from tokenmill.errors import SourceError, UsageError
+from tokenmill.errors import SourceError
 from tokenmill.inputs import download as fetching
 from tokenmill.inputs.remote import retry, stores
-from tokenmill.inputs.remote.address import (
-    fixed_folder,
-    hub_address,
-    is_url,
-    matcher,
-    public_name,
-    refuse_credentials,
-)
 
-
-def command(*args: object, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """The command, in this process; not for S3, whose library keeps its connections."""
-    if any("s3:" in str(arg) for arg in args):
-        return commands.process(*args, env=env)
-    with environment({**os.environ, **(env or {})}):
-        return commands.command(*args)
+VAL = ("--val", "docs:9")
 
 
 class Web:
@@ -109,16 +90,6 @@ def web() -> Iterator[Web]:
     yield server
     server.server.shutdown()
     server.server.server_close()
-
-
-@pytest.fixture
-def env(tmp_path: Path) -> dict[str, str]:
-    return {"XDG_CACHE_HOME": str(tmp_path / "cache"), "TOKENMILL_RETRY_SECONDS": "0.05"}
-
-
-def ok(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
 
 
 # --- the web -------------------------------------------------------------------------------------
@@ -277,87 +248,18 @@ def test_a_copy_damaged_in_our_cache_is_fetched_again(
 # --- S3 ------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def s3(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A client of an S3 of our own; the environment leads the command to it."""
-    for name in list(os.environ):
-        if name.startswith("AWS_"):
-            monkeypatch.delenv(name)
-    moto = pytest.importorskip("moto.server")
-    boto3 = pytest.importorskip("boto3")
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    env.update(
-        AWS_ACCESS_KEY_ID="key",
-        AWS_SECRET_ACCESS_KEY="verysecret",
-        AWS_ENDPOINT_URL=f"http://{host}:{port}",
-        AWS_DEFAULT_REGION="us-east-1",
+@pytest.mark.filterwarnings("ignore")
+def test_an_object_of_s3_gives_the_tokens_of_the_same_file_on_disk(
+    s3: Any, tmp_path: Path, texts: list[str], env: dict[str, str]
+) -> None:
+    local = write_parquet(tmp_path / "0.parquet", texts)
+    s3.put_object(Bucket="corpus", Key="web/0.parquet", Body=local.read_bytes())
+    ok(command("prepare", local, "-o", tmp_path / "same", *VAL))
+    done = ok(
+        command("prepare", "s3://corpus/web/*.parquet", "-o", tmp_path / "out", *VAL, env=env)
     )
-    client = boto3.client(
-        "s3",
-        endpoint_url=env["AWS_ENDPOINT_URL"],
-        aws_access_key_id="key",
-        aws_secret_access_key="verysecret",
-        region_name="us-east-1",
-    )
-    client.create_bucket(Bucket="corpus")
-    yield client
-    server.stop()
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_objects_of_s3_give_the_tokens_of_the_same_files_on_disk(
-    s3: Any, tmp_path: Path, texts: list[str], env: dict[str, str]
-) -> None:
-    local = [write_parquet(tmp_path / f"{i}.parquet", texts[i * 11 :]) for i in range(4)]
-    for path in local:
-        s3.put_object(Bucket="corpus", Key=f"web/{path.name}", Body=path.read_bytes())
-    s3.put_object(Bucket="corpus", Key="web/deep/9.parquet", Body=local[0].read_bytes())
-    s3.put_object(Bucket="corpus", Key="web/_SUCCESS", Body=b"")
-    ok(command("prepare", *local, "-o", tmp_path / "same"))
-    for i, url in enumerate(["s3://corpus/web/*.parquet", "s3://corpus/web/[0-3].parquet"]):
-        out = tmp_path / f"out{i}"
-        done = ok(command("prepare", url, "-o", out, env=env))
-        assert token_bytes(out) == token_bytes(tmp_path / "same")
-        assert "verysecret" not in done.stdout + done.stderr
-        assert "verysecret" not in (out / "manifest.json").read_text()
-        assert "verysecret" not in (out / "run.json").read_text()
-    ok(command("prepare", "s3://corpus/web", "-o", tmp_path / "all", env=env))
-    manifest = (tmp_path / "all" / "manifest.json").read_text()
-    assert "s3://corpus/web/deep/9.parquet" in manifest
-    assert "_SUCCESS" not in manifest
-    gone = tmp_path / "not-kept"
-    ok(command("prepare", url, "-o", gone, "--no-keep-downloads", env=env))
-    assert token_bytes(gone) == token_bytes(tmp_path / "same")
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_s3_says_what_is_missing_and_which_login_is_needed(
-    s3: Any, tmp_path: Path, texts: list[str], env: dict[str, str]
-) -> None:
-    for url in ("s3://corpus/none.parquet", "s3://corpus/none/*.parquet", "s3://nobody/a.parquet"):
-        done = command("prepare", url, "-o", tmp_path / "out", env=env)
-        assert done.returncode == 2, done.stderr
-        assert url in done.stderr
-    bare = {k: v for k, v in env.items() if "KEY" not in k}
-    bare.update(AWS_EC2_METADATA_DISABLED="true", AWS_CONFIG_FILE="/dev/null", HOME=str(tmp_path))
-    done = command("prepare", "s3://corpus/a.parquet", "-o", tmp_path / "out", env=bare)
-    assert done.returncode == 2, done.stderr
-    assert "AWS_ACCESS_KEY_ID" in done.stderr
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_an_object_that_was_replaced_is_another_input(
-    s3: Any, tmp_path: Path, texts: list[str], env: dict[str, str]
-) -> None:
-    body = write_jsonl(tmp_path / "a.jsonl", texts[:30]).read_bytes()
-    s3.put_object(Bucket="corpus", Key="a.jsonl", Body=body)
-    ok(command("prepare", "s3://corpus/a.jsonl", "-o", tmp_path / "out", env=env))
-    s3.put_object(Bucket="corpus", Key="a.jsonl", Body=body.replace(b"a", b"b"))
-    done = command("prepare", "s3://corpus/a.jsonl", "-o", tmp_path / "out", env=env)
-    assert done.returncode == 2
-    assert "content changed" in done.stderr
+    assert token_bytes(tmp_path / "out") == token_bytes(tmp_path / "same")
+    assert "verysecret" not in done.stdout + done.stderr
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -391,111 +293,20 @@ def test_an_object_that_is_replaced_between_listing_and_the_end_of_its_download_
 
 
 def test_a_store_without_its_package_says_what_to_install(tmp_path: Path) -> None:
-    done = command("prepare", "gs://bucket/a.parquet", "-o", tmp_path / "out")
+    done = command("prepare", "gs://bucket/a.parquet", "-o", tmp_path / "out", *VAL)
     assert done.returncode == 2
     assert "tokenmill[gcs]" in done.stderr
-    done = command("prepare", "nosuch://bucket/a.parquet", "-o", tmp_path / "out")
+    done = command("prepare", "nosuch://bucket/a.parquet", "-o", tmp_path / "out", *VAL)
     assert done.returncode == 2
     assert "no such kind of input" in done.stderr
-    done = command("prepare", "ftp://127.0.0.1:1/a.parquet", "-o", tmp_path / "out")
+    done = command("prepare", "ftp://127.0.0.1:1/a.parquet", "-o", tmp_path / "out", *VAL)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "download the files first" in done.stderr
-    assert command("prepare", tmp_path, "-o", "s3://bucket/out").returncode == 2
+    assert command("prepare", tmp_path, "-o", "s3://bucket/out", *VAL).returncode == 2
 
 
 # --- addresses -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("url", "kind", "repo", "revision", "path"),
-    [
-        ("hf://datasets/a/b", "dataset", "a/b", "main", ""),
-        ("hf://datasets/a/b/x/*.parquet", "dataset", "a/b", "main", "x/*.parquet"),
-        ("hf://datasets/a/b@v1/x", "dataset", "a/b", "v1", "x"),
-        ("hf://datasets/a/b@refs/convert/parquet/x", "dataset", "a/b", "refs/convert/parquet", "x"),
-        ("hf://datasets/a/b@refs%2Fpr%2F7/x", "dataset", "a/b", "refs/pr/7", "x"),
-        ("hf://a/b/x.jsonl", "model", "a/b", "main", "x.jsonl"),
-        ("https://huggingface.co/datasets/a/b", "dataset", "a/b", "main", ""),
-        ("https://huggingface.co/datasets/a/b/tree/main/x", "dataset", "a/b", "main", "x"),
-        ("https://hf.co/datasets/a/b/blob/v1/x%20y.txt", "dataset", "a/b", "v1", "x y.txt"),
-        ("https://huggingface.co/a/b/resolve/main/x.txt?download=true", "model", "a/b", "main",
-         "x.txt"),
-    ],
-)  # fmt: skip
-def test_addresses_of_the_hub(url: str, kind: str, repo: str, revision: str, path: str) -> None:
-    found = hub_address(url)
-    assert found is not None
-    assert (found.kind, found.repo, found.revision, found.path) == (kind, repo, revision, path)
-
-
-@pytest.mark.parametrize("url", ["hf://", "hf://datasets/a", "hf://x", "hf://datasets//b/c"])
-def test_what_is_no_address_of_the_hub_is_refused(url: str) -> None:
-    with pytest.raises(UsageError, match="not an address"):
-        hub_address(url)
-
-
-def test_other_urls_are_not_taken_for_the_hub() -> None:
-    assert hub_address("https://host/datasets/a/b/x.parquet") is None
-    assert hub_address("s3://datasets/a/b") is None
-    assert is_url("s3://a")
-    assert not is_url("C:/data")
-    assert not is_url("data/x.parquet")
-    assert public_name("https://h/x?sig=1") == "https://h/x"
-    refuse_credentials("hf://datasets/a/b@main/x")
-    with pytest.raises(UsageError):
-        refuse_credentials("s3://key:secret@bucket/x")
-    with pytest.raises(UsageError, match="holds credentials") as refused:
-        refuse_credentials("s3://key:sec/r+et@bucket/x")  # every other key of Amazon's has a slash
-    assert "r+et" not in refused.value.message
-    for url in ("https://host:8080/a@b", "http://[::1]:80/a@b", "s3://bucket/a:b@c"):
-        refuse_credentials(url)
-    with pytest.raises(UsageError, match="not a URL"):
-        hub_address("https://[x/y.parquet")
-
-
-STEPS = st.lists(st.sampled_from(["a", "b", "ab", "a.b", "é"]), min_size=1, max_size=4)
-
-
-@given(
-    STEPS,
-    st.lists(st.sampled_from(["*", "?", "a", "a*", "[ab]", "**", "*b", "[!a]b"]), max_size=4),
-)
-def test_patterns_mean_what_they_mean_to_a_shell(steps: list[str], pattern: list[str]) -> None:
-    """Against a slow twin that walks both from the left."""
-    import fnmatch
-
-    def twin(names: list[str], parts: list[str]) -> bool:
-        if not parts:
-            return not names
-        if parts[0] == "**":
-            if len(parts) == 1:
-                return True  # whatever is below, and the folder itself
-            return any(twin(names[i:], parts[1:]) for i in range(len(names) + 1))
-        return (
-            bool(names) and fnmatch.fnmatchcase(names[0], parts[0]) and twin(names[1:], parts[1:])
-        )
-
-    path, text = "/".join(steps), "/".join(pattern)
-    if pattern and pattern[-1] == "**":
-        return  # names files at any depth; compared by hand below
-    assert bool(matcher(text).fullmatch(path)) == (twin(steps, pattern) and bool(pattern))
-
-
-def test_the_folder_to_list_is_the_part_before_the_first_wildcard() -> None:
-    assert fixed_folder("data/x/*.parquet") == "data/x"
-    assert fixed_folder("data/*/x.parquet") == "data"
-    assert fixed_folder("*.parquet") == ""
-    assert fixed_folder("data/x.parquet") == "data"
-    assert matcher("a/**").fullmatch("a/b/c")
-    assert not matcher("a/*.txt").fullmatch("a/b/c.txt")
-
-
-def test_two_stars_inside_a_name_are_one() -> None:
-    assert matcher("a/**.txt").fullmatch("a/b.txt")
-    assert not matcher("a/**.txt").fullmatch("a/b/c.txt")
-    assert matcher("[^a].txt").fullmatch("b.txt")
-    assert not matcher("[^a].txt").fullmatch("a.txt")
 
 
 # --- retry ---------------------------------------------------------------------------------------

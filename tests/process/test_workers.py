@@ -6,9 +6,6 @@ where a worker inherits the planted function; the supervisor is the same for eve
 
 from __future__ import annotations
 
-import os
-import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -17,47 +14,8 @@ from support.inputs import write_jsonl, write_parquet
 from support.workers import Notes, clean, marked, plant  # noqa: F401
 
 import tokenmill
-from tokenmill.engines.unit import UnitWorker
-from tokenmill.errors import TokenmillError, WorkerError
+from tokenmill.errors import TokenmillError
 from tokenmill.settings import Reading
-
-FAULTS = {
-    "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "did nothing": lambda: time.sleep(1000),
-}
-
-
-@pytest.mark.parametrize("how", ["SIGKILL", "did nothing"])
-def test_a_second_death_while_a_unit_is_read_ends_the_run_with_file_unit_and_cause(
-    how: str,
-    marked: Path,
-    clean: dict[str, bytes],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """No batch is under way, so no row can be looked for (those of test_bisect.py can)."""
-    from tokenmill.inputs.readers import columns
-
-    right = columns._arrow_batch
-
-    def read(column: object, first_row: int) -> object:
-        if first_row >= 2250:
-            FAULTS[how]()
-        return right(column, first_row)
-
-    if how == "did nothing":  # else a busy machine may be taken for a stuck worker
-        monkeypatch.setenv("TOKENMILL_STUCK_SECONDS", "4")
-    with monkeypatch.context() as patch:
-        patch.setattr(columns, "_arrow_batch", read)
-        with pytest.raises(WorkerError) as ended:
-            tokenmill.prepare(marked, tmp_path / "o", workers=2, start_method="fork")
-    message = ended.value.message
-    times = 5 if how == "SIGKILL" else 2  # a kill may come from outside
-    assert message.startswith(f"m.parquet: {times} workers died on unit ")
-    assert "row groups" in message
-    assert how in message
-    tokenmill.prepare(marked, tmp_path / "o", workers=2)
-    assert dataset_bytes(tmp_path / "o") == clean
 
 
 def test_a_panic_in_native_code_does_not_pass_for_the_end_of_the_work(
@@ -71,20 +29,6 @@ def test_a_panic_in_native_code_does_not_pass_for_the_end_of_the_work(
 
     plant(monkeypatch, panic)
     with pytest.raises(TokenmillError, match="in a worker: PanicException: from the depths"):
-        tokenmill.prepare(marked, tmp_path / "o", workers=2, start_method="fork")
-
-
-@pytest.mark.parametrize("how", ["SIGKILL", "did nothing"])
-def test_a_worker_that_fails_twice_while_it_writes_a_unit_ends_the_run(
-    how: str, marked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def place(self: UnitWorker, encoded: object, before: object) -> None:
-        FAULTS[how]()
-
-    monkeypatch.setattr(UnitWorker, "place", place)
-    if how == "did nothing":  # else a busy machine may be taken for a stuck worker
-        monkeypatch.setenv("TOKENMILL_STUCK_SECONDS", "4")
-    with pytest.raises(WorkerError, match=r"\d workers died on unit"):
         tokenmill.prepare(marked, tmp_path / "o", workers=2, start_method="fork")
 
 
@@ -114,27 +58,6 @@ def test_a_failed_sync_is_an_error_and_nothing_behind_it_is_called_durable(
     result = tokenmill.prepare(marked, tmp_path / "o", workers=2)
     assert result.run["units_resumed"] == len(durable)
     assert dataset_bytes(tmp_path / "o") == clean
-
-
-def test_a_script_without_a_main_guard_works_under_every_start_method(
-    marked: Path, clean: dict[str, bytes], tmp_path: Path
-) -> None:
-    import subprocess
-    import sys
-
-    script = tmp_path / "script.py"
-    for method in ("fork", "spawn", "forkserver"):
-        output = tmp_path / method
-        script.write_text(
-            "import tokenmill\n"
-            "print('started')\n"
-            f"tokenmill.prepare({str(marked)!r}, {str(output)!r}, workers=2, "
-            f"start_method={method!r})\n"
-        )
-        done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.count("started") == 1, "workers must not run the caller's script"
-        assert dataset_bytes(output) == clean
 
 
 def test_too_little_memory_means_fewer_workers_and_says_so(

@@ -17,6 +17,7 @@ import pytest
 import tokenmill
 from tokenmill.errors import TokenmillError
 from tokenmill.output.journal import read_journal
+from tokenmill.system.store import FolderStore
 
 IN_PROCESS = ("prepare", "plan", "verify", "inspect", "export", "import")
 
@@ -76,7 +77,7 @@ def durable_units(output: Path) -> set[tuple[int, int, int]]:
     from tokenmill.planning.plan import fingerprint_of
 
     plan = msgspec.json.decode((work / "plan.json").read_bytes())["plan"]
-    records, _ = read_journal(work / "journal", fingerprint_of(plan))
+    records, _ = read_journal(FolderStore(work), "journal", fingerprint_of(plan))
     return {(r.unit.source, r.unit.segment, r.unit.part) for r in records}
 
 

@@ -58,7 +58,7 @@ def reseal(folder: Path) -> None:
 
 def write_tokens(folder: Path, split: str, start: int, tokens: np.ndarray) -> None:
     """Tokens of a split, wherever its files hold them."""
-    manifest = Manifest.load(folder / "manifest.json")
+    manifest = Manifest.load(folder)
     first = next(s.first_token for s in manifest.splits if s.name == split)
     header = 1024 if manifest.plan["settings"]["format"] == "llmc" else 0
     dtype = "<u2" if manifest.plan["settings"]["dtype"] == "uint16" else "<u4"

@@ -21,6 +21,8 @@ WRITERS = (
     "system.disk",
     "system.failpoints",
     "system.cache",
+    "system.lock",
+    "system.store",
     "output.files",
     "output.workspace",
 )

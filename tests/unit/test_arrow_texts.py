@@ -15,7 +15,7 @@ from tokenmill.errors import BadRowError
 from tokenmill.inputs.find import find_sources
 from tokenmill.inputs.kinds import read_segment, segments_of
 from tokenmill.settings import Reading
-from tokenmill.texts import from_arrow, from_bytes
+from tokenmill.texts import from_arrow, from_bytes, null_rows, numbers_of, true_rows
 from tokenmill.tokenizer.mapper import flat_texts
 
 BINARY = (pyarrow.binary(), pyarrow.large_binary(), pyarrow.binary_view())
@@ -135,3 +135,17 @@ def test_a_letter_cut_in_two_by_a_separator_is_two_bad_documents(tmp_path: Path)
     documents = [b.texts.document(i) for b in batches for i in range(b.texts.documents)]
     assert documents == [b"ok", b"end"]
     assert [bad.row for batch in batches for bad in batch.bad] == [1, 2]
+
+
+@given(st.lists(st.sampled_from([None, True, False]), max_size=40), st.integers(0, 20))
+def test_bits_are_read_as_pyarrow_reads_them(values: list[bool | None], start: int) -> None:
+    column = pyarrow.array(values, pyarrow.bool_()).slice(min(start, len(values)))
+    assert null_rows(column).tolist() == column.is_null().to_pylist()
+    if len(column):
+        known = column.fill_null(False)
+        assert true_rows(known).tolist() == known.to_pylist()
+
+
+@pytest.mark.parametrize("kind", [pyarrow.int8(), pyarrow.uint16(), pyarrow.int32()])
+def test_numbers_are_those_of_a_slice(kind: Any) -> None:
+    assert numbers_of(pyarrow.array([5, 6, 7, 8], kind).slice(1, 2)).tolist() == [6, 7]

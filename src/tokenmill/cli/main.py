@@ -13,6 +13,7 @@ import click
 from tokenmill._version import __version__
 from tokenmill.cli.convert import export_command, import_command
 from tokenmill.cli.doctor import doctor
+from tokenmill.cli.help import WHOLE_NUMBER, OrderedGroup
 from tokenmill.cli.options import CONTEXT, JSON, command, echo_json, examples
 from tokenmill.cli.prepare import fineweb, plan, prepare, same_command
 from tokenmill.errors import EXIT_OK, Interrupted, TokenmillError, printable, safe, without_secrets
@@ -83,6 +84,7 @@ def _report(error: TokenmillError) -> int:
 
 
 @click.group(
+    cls=OrderedGroup,
     context_settings=CONTEXT,
     epilog=examples(
         "tokenmill prepare data/*.parquet -o out",
@@ -107,8 +109,12 @@ def cli() -> None:
     short_help="Show what is in a dataset, and where it came from.",
 )
 @click.argument("directory")
-@click.option("--document", type=int, metavar="N", help="Show this document, counted from 0.")
-@click.option("--token", type=int, metavar="N", help="Show the document that holds this token.")
+@click.option(
+    "--document", type=WHOLE_NUMBER, metavar="N", help="Show this document, counted from 0."
+)
+@click.option(
+    "--token", type=WHOLE_NUMBER, metavar="N", help="Show the document that holds this token."
+)
 @click.option("--split", default="train", help="train or val.")
 @click.option("--full", is_flag=True, help="Show long documents to their end.")
 @click.option("--tokenizer", metavar="FILE", help="Where the tokenizer's file is now.")
@@ -182,5 +188,5 @@ def verify(directory: str, deep: bool, as_json: bool, **options: Any) -> int:
     return 0 if report.ok else 3
 
 
-for _one in (prepare, fineweb, plan, inspect, verify, export_command, import_command, doctor):
+for _one in (plan, prepare, fineweb, verify, inspect, export_command, import_command, doctor):
     cli.add_command(_one)

@@ -8,10 +8,18 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-Command = Callable[..., Any]
+from tokenmill.cli.help import (
+    WHOLE_NUMBER,
+    Command,
+    GroupedCommand,
+    complete_format,
+    complete_tokenizer,
+    grouped,
+)
+
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
 NO_CHECK = "no_encoder_check"
-JSON = click.option("--json", "as_json", is_flag=True, help="Result as JSON on stdout.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
 
 
 def echo_json(value: object, err: bool = False) -> None:
@@ -35,12 +43,21 @@ def examples(*lines: str) -> str:
 
 def command(*lines: str, **attributes: Any) -> Callable[[Command], click.Command]:
     """A command with these examples in its help."""
-    return click.command(context_settings=CONTEXT, epilog=examples(*lines), **attributes)
+    return click.command(
+        cls=GroupedCommand, context_settings=CONTEXT, epilog=examples(*lines), **attributes
+    )
 
 
 INPUTS = [
-    click.argument("inputs", nargs=-1, required=True),
-    click.option("-o", "--output", required=True, metavar="DIR", help="Folder to write."),
+    click.argument("inputs", nargs=-1, required=True, type=click.Path()),
+    click.option(
+        "-o",
+        "--output",
+        required=True,
+        metavar="DIR",
+        type=click.Path(file_okay=True),
+        help="Folder to write.",
+    ),
 ]
 
 FINEWEB = [
@@ -48,11 +65,16 @@ FINEWEB = [
         "--version",
         default="10B",
         metavar="PART",
-        help="A sample, 10B, 100B or 350B; or a dump such as CC-MAIN-2024-10.",
+        help="Which part: a sample (10B, 100B, 350B), or a dump such as CC-MAIN-2024-10.",
     ),
-    click.option("--type", "kind", help="edu or classic.  [default: edu]"),
     click.option(
-        "--revision", default="main", help="Of the repository: a branch, a tag or a commit."
+        "--type",
+        "kind",
+        metavar="[edu|classic]",
+        help="FineWeb-Edu, or FineWeb itself.  [default: edu]",
+    ),
+    click.option(
+        "--revision", default="main", help="Branch, tag or commit of the repository on the Hub."
     ),
     click.option(
         "-o", "--output", metavar="DIR", help="Folder to write.  [default: llm.c's, edu_fineweb10B]"
@@ -62,8 +84,32 @@ FINEWEB = [
 READING = [
     click.option(
         "--text-column",
-        default="text",
-        help="Column or JSON field with the text; a.b is field b in a.",
+        multiple=True,
+        metavar="NAME",
+        help="Column or JSON field with the text; a.b is field b in a. 'GLOB=NAME' for some of "
+        "the files; may be repeated.  [default: text]",
+    ),
+    click.option(
+        "--text",
+        default="",
+        metavar="TEMPLATE",
+        show_default=False,
+        help=r"Text from several columns, such as '{title}\n\n{text}'.",
+    ),
+    click.option(
+        "--where",
+        default="",
+        metavar="CONDITION",
+        show_default=False,
+        help="Only rows that meet a condition, such as \"language == 'de' and score > 0.8\".",
+    ),
+    click.option(
+        "--as",
+        "as_kind",
+        multiple=True,
+        metavar="KIND",
+        help="Read the files as parquet, arrow, jsonl, json, csv, tsv or text, whatever their "
+        "extension. 'GLOB=KIND' for some of them; may be repeated.",
     ),
     click.option(
         "--text-separator",
@@ -77,9 +123,10 @@ TOKENIZER = [
     click.option(
         "--tokenizer",
         default="gpt2",
-        metavar="NAME|FILE",
+        metavar="NAME|FILE|ORG/NAME",
+        shell_complete=complete_tokenizer,
         help="gpt2, r50k_base, p50k_base, cl100k_base, o200k_base; or a tokenizer.json, "
-        "SentencePiece .model or .tiktoken file, or a model's folder.",
+        "SentencePiece .model or .tiktoken file, a model's folder, or a model on the Hub.",
     ),
     click.option(
         "--pattern",
@@ -90,36 +137,44 @@ TOKENIZER = [
     click.option(
         "--eot-token",
         metavar="TOKEN|ID",
-        help="Token that separates documents.  [default: the file's]",
+        help="Token that separates documents.  [default: the one that the tokenizer file names]",
     ),
 ]
 
 BOS = click.option(
     "--bos-token",
     metavar="TOKEN|ID",
-    help="Token that every document begins with; auto: the file's.",
+    help="Token that every document begins with; auto: the one that the tokenizer file names.",
 )
 
 FORMAT = click.option(
     "--format",
     default="nanogpt",
     metavar="NAME[,NAME...]",
+    shell_complete=complete_format,
     help="Trainer: nanogpt, llmc, modded, build-nanogpt, megatron, datatrove, olmo, flat, "
     "mds, litdata, hf, parquet; several are written to DIR/NAME.",
 )
-FINEWEB_FORMAT = click.option("--format", default="llmc", help="Trainer.")
+FINEWEB_FORMAT = click.option(
+    "--format",
+    default="llmc",
+    metavar="NAME[,NAME...]",
+    shell_complete=complete_format,
+    help="Trainer's format, as for `prepare`.",
+)
 
 # How tokens are laid out: what `export` takes too.
 LAYOUT = [
     click.option(
         "--eot",
-        metavar="WHERE",
-        help="Where the separator goes: append, prepend or none.  [default: the trainer's]",
+        metavar="[append|prepend|none]",
+        help="Where the separator goes: after each document, before it, or nowhere.  [default: "
+        "the trainer's]",
     ),
     click.option(
         "--cut",
-        metavar="HOW",
-        help="Where shards end: exact (at a token) or document.  [default: the trainer's]",
+        metavar="[exact|document]",
+        help="Where shards end: at a token, or at the end of a document.  [default: the trainer's]",
     ),
     click.option(
         "--shard-tokens",
@@ -133,28 +188,59 @@ LAYOUT = [
     ),
     click.option(
         "--last-shard",
-        metavar="HOW",
-        help="What to do if the last shard is too short: keep, merge or refuse.  [default: keep]",
+        metavar="[keep|merge|refuse]",
+        help="What to do if the last shard is too short.  [default: keep]",
     ),
-    click.option("--compression", metavar="HOW", help="mds: none or zstd.  [default: none]"),
+    click.option(
+        "--compression",
+        metavar="[none|zstd]",
+        help="Compression of the shards; for mds only.  [default: none]",
+    ),
     click.option(
         "--name",
         help="Start of shard names.  [default: the folder's name; of `export`: the source's]",
     ),
-    click.option("--dtype", help="uint16 or uint32.  [default: what the ids need]"),
+    click.option(
+        "--dtype",
+        metavar="[uint16|uint32]",
+        help="Type of a token in the files.  [default: what the ids need]",
+    ),
 ]
 
 SPLITS = [
     click.option(
+        "--split",
+        default="",
+        metavar="NAME",
+        show_default=False,
+        help="Take only this split (train, validation, test) of folders and globs.",
+    ),
+    click.option("--all-splits", is_flag=True, help="Mix the splits of a folder or glob."),
+    click.option(
         "--val",
         metavar="RULE",
-        help="Validation split: a fraction (0.0005), docs:N, tokens:N, shard (the first shard) or "
-        "none.  [default: the trainer's]",
+        help="Validation split: a fraction of the documents (0.0005), tail:0.1 (the last tenth of "
+        "the tokens), docs:N, tokens:N, shard (the first shard), split (the files of the "
+        "validation split) or none.  [default: the trainer's]",
     ),
-    click.option("--seed", type=int, default=0, help="For --val FRACTION."),
+    click.option(
+        "--val-inputs",
+        multiple=True,
+        metavar="FILES",
+        help="Files, a folder or a glob for the validation split; may be repeated.",
+    ),
+    click.option(
+        "--allow-empty-split", is_flag=True, help="Commit also if a split has no documents."
+    ),
+    click.option(
+        "--seed",
+        type=WHOLE_NUMBER,
+        default=0,
+        help="Which documents --val FRACTION takes: another seed, other documents.",
+    ),
     click.option("--drop-empty", is_flag=True, help="Drop empty documents (counted)."),
-    click.option("--min-tokens", metavar="N", help="Drop documents with fewer (counted)."),
-    click.option("--max-tokens", metavar="N", help="Drop documents with more (counted)."),
+    click.option("--min-tokens", metavar="N", help="Drop documents with fewer tokens (counted)."),
+    click.option("--max-tokens", metavar="N", help="Drop documents with more tokens (counted)."),
     click.option("--limit-docs", metavar="N", help="Only the first N documents: a trial run."),
     click.option("--limit-tokens", metavar="N", help="Only documents that begin before token N."),
 ]
@@ -162,7 +248,7 @@ SPLITS = [
 RUN = [
     click.option(
         "--workers",
-        type=int,
+        type=WHOLE_NUMBER,
         metavar="N",
         help="Worker processes; 0: do everything in this process.  [default: usable cores]",
     ),
@@ -171,8 +257,18 @@ RUN = [
         metavar="SIZE",
         help="Memory for all processes together.  [default: 0.5GB + 0.5GB per worker]",
     ),
-    click.option("--start-method", default="forkserver", help="forkserver, spawn or fork."),
-    click.option("--encoder", default="auto", help="auto, gigatoken or reference."),
+    click.option(
+        "--start-method",
+        default="forkserver",
+        metavar="[forkserver|spawn|fork]",
+        help="How worker processes are started.",
+    ),
+    click.option(
+        "--encoder",
+        default="auto",
+        metavar="[auto|gigatoken|reference]",
+        help="Which encoder to use; auto: the fast one where it is proven equal to the reference.",
+    ),
     click.option(
         "--encoder-check",
         type=click.Choice(["sample", "all", "none"]),
@@ -195,14 +291,19 @@ RUN = [
         help="The same as --encoder-check none.",
     ),
     click.option(
-        "--on-bad-row", default="stop", help="What to do with a bad row: stop or quarantine."
+        "--on-bad-row",
+        default="stop",
+        metavar="[stop|quarantine]",
+        help="What to do with a row that is not text: stop, or write it to quarantine.jsonl.",
     ),
     click.option(
         "--keep-downloads/--no-keep-downloads",
         default=True,
         help="Keep downloaded inputs in the cache, or remove each once its tokens are durable.",
     ),
-    click.option("--downloads", type=int, default=4, metavar="N", help="Parallel downloads."),
+    click.option(
+        "--downloads", type=WHOLE_NUMBER, default=4, metavar="N", help="Parallel downloads."
+    ),
     click.option("--overwrite", is_flag=True, help="Replace a dataset that tokenmill made in DIR."),
     JSON,
 ]
@@ -213,7 +314,7 @@ RUN_ONLY = [
         is_flag=True,
         help="Download the inputs and stop; prepare later, offline.",
     ),
-    click.option("--quiet", is_flag=True, help="No plan and no progress."),
+    click.option("--quiet", is_flag=True, help="Print neither the plan nor progress."),
     click.option(
         "--progress",
         type=click.Choice(["auto", "json"]),
@@ -234,7 +335,27 @@ def with_options(*options: Callable[[Command], Command]) -> Callable[[Command], 
     return decorate
 
 
-_MAKING = (*LAYOUT, *SPLITS, *RUN)
-plan_options = with_options(*INPUTS, *READING, *TOKENIZER, BOS, FORMAT, *_MAKING)
-fineweb_options = with_options(*FINEWEB, *READING, *TOKENIZER, BOS, FINEWEB_FORMAT, *_MAKING)
-run_options = with_options(*RUN_ONLY)
+_TOKENIZER = grouped("Tokenizer", *TOKENIZER, BOS)
+_MAKING = (*grouped("Splits and rows", *SPLITS), *grouped("Run", *RUN))
+plan_options = with_options(
+    *INPUTS[:1],
+    *grouped("Input", *READING),
+    *_TOKENIZER,
+    *grouped("Output", *INPUTS[1:], FORMAT, *LAYOUT),
+    *_MAKING,
+)
+fineweb_options = with_options(
+    *grouped("Input", *FINEWEB[:3], *READING),
+    *_TOKENIZER,
+    *grouped("Output", *FINEWEB[3:], FINEWEB_FORMAT, *LAYOUT),
+    *_MAKING,
+)
+run_options = with_options(*grouped("Run", *RUN_ONLY))
+no_probe = with_options(
+    *grouped(
+        "Run",
+        click.option(
+            "--no-probe", is_flag=True, help="Do not read and encode samples for two seconds."
+        ),
+    )
+)

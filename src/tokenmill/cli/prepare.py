@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokenmill.cli.options import command, echo_json, fineweb_options, plan_options, run_options
+from tokenmill.cli.options import (
+    command,
+    echo_json,
+    fineweb_options,
+    no_probe,
+    plan_options,
+    run_options,
+)
 from tokenmill.errors import EXIT_OK, EXIT_QUARANTINED
 
 if TYPE_CHECKING:
@@ -143,7 +150,7 @@ def run_prepare(
     short_help="Say what `prepare` would read, write, need and take.",
 )
 @plan_options
-@click.option("--no-probe", is_flag=True, help="Do not read and encode samples for two seconds.")
+@no_probe
 def plan(
     inputs: tuple[str, ...], output: str, as_json: bool, no_probe: bool, **options: Any
 ) -> None:

@@ -123,7 +123,7 @@ def _file_lines(prepared: Proposal, e: Estimate) -> list[str]:
     if e.tokens < 0:
         names = ", ".join(split.first for split in e.files)
         return [f"  writes  {names}{each}; manifest.json, run.json, index/"]
-    exact = e.tokens_exact and settings.val.kind in ("shard", "none") and exact_cut
+    exact = e.tokens_exact and settings.val.kind in ("shard", "none", "tail") and exact_cut
     about = "" if exact else "about "
     lines: list[str] = []
     for split in (split for split in e.files if split.files):

@@ -72,6 +72,8 @@ def result_dict(result: Result) -> dict[str, Any]:
 def _left_out(settings: PlanSettings, counts: dict[str, int]) -> list[str]:
     """Documents that are not there because the plan says so."""
     lines = []
+    if counts.get("filtered"):
+        lines.append(f"  dropped: {counts['filtered']:,} rows that do not meet --where")
     if counts["too_short"]:
         lines.append(f"  dropped: {counts['too_short']:,} documents under --min-tokens")
     if counts["too_long"]:

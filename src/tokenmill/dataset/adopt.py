@@ -29,8 +29,9 @@ from tokenmill.output.workspace import Workspace
 from tokenmill.planning.options import one_of
 from tokenmill.planning.plan import BoundPlan
 from tokenmill.settings import Dtype, Eot, Layout, PlanSettings, Val
-from tokenmill.system.disk import explained, read_piece
+from tokenmill.system.disk import explained
 from tokenmill.system.interrupts import interruptible
+from tokenmill.system.store import FolderStore, Store
 from tokenmill.tokenizer.bundled import Encoding
 from tokenmill.tokenizer.files import find_encoding, settled_id, special_id
 from tokenmill.tokens.counts import Counts
@@ -51,9 +52,9 @@ def adopt(
     folder = Path(directory)
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder")
-    encoding = find_encoding(tokenizer, pattern)
-    settings, files = _settings_of(folder, format, encoding, eot, dtype, eot_token)
-    sources = [{"name": f.path, "size": (folder / f.path).stat().st_size} for f in files]
+    encoding, store = find_encoding(tokenizer, pattern), FolderStore(folder)
+    settings, files = _settings_of(store, format, encoding, eot, dtype, eot_token)
+    sources = [{"name": f.path, "size": store.size(f.path)} for f in files]
     bound = {"settings": settings.to_dict(), "sources": sources, IMPORTED: True}
     plan = BoundPlan(settings=settings, sources=(), bound=bound)
     with interruptible() as interrupts:
@@ -62,13 +63,13 @@ def adopt(
             Workspace(folder),
             interrupts,
             overwrite,
-            lambda maker: _adopt(folder, settings, files, maker),
+            lambda maker: _adopt(store, settings, files, maker),
             lambda seconds: {"tokenizer": encoding.path or encoding.name},
         )
 
 
 def _settings_of(
-    folder: Path,
+    store: Store,
     format: str,
     encoding: Encoding,
     eot: str | None,
@@ -85,8 +86,8 @@ def _settings_of(
     wanted: Dtype = narrow(vocab_size)
     if dtype is not None:
         wanted = one_of("--dtype", dtype, ("uint16", "uint32"))  # type: ignore[assignment]
-    name, files = find_foreign(folder, format, wanted)
-    side = eot or _side_of_first(folder, files[0], eot_id) or get_format(format).eot
+    name, files = find_foreign(store, format, wanted)
+    side = eot or _side_of_first(store, files[0], eot_id) or get_format(format).eot
     layout = Layout(
         format=format,
         dtype=files[0].dtype,
@@ -110,7 +111,7 @@ def _settings_of(
     return settings, files
 
 
-def _side_of_first(folder: Path, file: ForeignFile, eot_id: int) -> Eot | None:
+def _side_of_first(store: Store, file: ForeignFile, eot_id: int) -> Eot | None:
     """Where the first document has its separator; None where no index says how long it is."""
     if file.ends is None:
         return None
@@ -120,9 +121,9 @@ def _side_of_first(folder: Path, file: ForeignFile, eot_id: int) -> Eot | None:
     size = np.dtype(file.dtype).itemsize
 
     def token(at: int) -> int:
-        path = folder / file.path
-        with explained("read", path):
-            return int.from_bytes(read_piece(path, file.header_bytes + at * size, size), "little")
+        with explained("read", store.where(file.path)):
+            content = store.read(file.path, file.header_bytes + at * size, size)
+        return int.from_bytes(content, "little")
 
     if token(int(ends[0]) - 1) == eot_id:
         return "append"
@@ -133,9 +134,9 @@ class _Scan:
     """All tokens of a split, once: digests of the files and ends of documents."""
 
     def __init__(
-        self, folder: Path, settings: PlanSettings, files: list[ForeignFile], maker: FileMaker
+        self, store: Store, settings: PlanSettings, files: list[ForeignFile], maker: FileMaker
     ) -> None:
-        self.folder, self.settings, self.files = folder, settings, files
+        self.store, self.settings, self.files = store, settings, files
         self.check_interrupt = maker.check_interrupt  # a terabyte may pass before it writes a piece
         self.pieces: list[list[tuple[int, int]]] = []
         self.documents: list[int] = []  # that end in each file
@@ -147,12 +148,12 @@ class _Scan:
 
     def _blocks(self, file: ForeignFile) -> Iterator[Array]:
         """The tokens of a file in pieces, each hashed and compared with the vocabulary."""
-        path, size = self.folder / file.path, np.dtype(file.dtype).itemsize
+        size = np.dtype(file.dtype).itemsize
         pieces: list[tuple[int, int]] = []
         self.pieces.append(pieces)
         total = file.header_bytes + file.tokens * size
         at = 0
-        for content in pieces_of(path, total):
+        for content in pieces_of(self.store, file.path, total):
             self.check_interrupt()
             pieces.append(digested(content))
             skipped = file.header_bytes if at == 0 else 0
@@ -160,8 +161,8 @@ class _Scan:
             if len(tokens) and int(tokens.max()) >= self.settings.vocab_size:
                 where = (at + skipped - file.header_bytes) // size + int(tokens.argmax())
                 raise InputError(
-                    f"{path}: token {where} is {int(tokens.max())}, and {self.settings.tokenizer} "
-                    f"has ids up to {self.settings.vocab_size - 1}",
+                    f"{self.store.where(file.path)}: token {where} is {int(tokens.max())}, and "
+                    f"{self.settings.tokenizer} has ids up to {self.settings.vocab_size - 1}",
                     hint="name the tokenizer it was made with (--tokenizer), or its --dtype",
                 )
             yield tokens
@@ -186,8 +187,8 @@ class _Scan:
                 yield at.astype("<u8")
         if token and not separators and self.settings.first.eot != "none" and file.split == "train":
             raise InputError(
-                f"{self.folder}: no separator {self.settings.eot_id} in the train files, so no "
-                "document is found",
+                f"{self.store.where()}: no separator {self.settings.eot_id} in the train files, "
+                "so no document is found",
                 hint="name the tokenizer they were made with (--tokenizer, --eot-token); "
                 "with --eot none all is one document",
             )
@@ -221,7 +222,7 @@ class _Scan:
             before += file.tokens
 
     def _contradiction(self, file: ForeignFile, what: str, hint: str = "") -> InputError:
-        return InputError(f"{self.folder / file.beside[0]}: {what}", hint=hint)
+        return InputError(f"{self.store.where(file.beside[0])}: {what}", hint=hint)
 
     def _check_frames(self, file: ForeignFile, tokens: Array, at: int, ends: Array) -> None:
         """Every document that ends here has its separator; `ends` begins with the one before."""
@@ -243,7 +244,7 @@ class _Scan:
 
 
 def _adopt(
-    folder: Path, settings: PlanSettings, files: list[ForeignFile], maker: FileMaker
+    store: Store, settings: PlanSettings, files: list[ForeignFile], maker: FileMaker
 ) -> Content:
     theirs: list[DatasetFile] = []
     ours: list[DatasetFile] = []
@@ -252,14 +253,14 @@ def _adopt(
     total = Counts()
     for split in dict.fromkeys(file.split for file in files):
         mine = [file for file in files if file.split == split]
-        ends = maker.make(f"{split}.ends", _Scan(folder, settings, mine, maker).ends())
+        ends = maker.make(f"{split}.ends", _Scan(store, settings, mine, maker).ends())
         documents = ends.info["documents"]
         runs = maker.make(f"{split}.runs", _runs(documents, len(sources)))
         ours.append(dataset_file(ends, f"index/{split}.ends", "ends", stream=split))
         ours.append(dataset_file(runs, f"index/{split}.runs", "runs", stream=split))
         token = 0
         for file, pieces, count in zip(mine, ends.info["pieces"], documents, strict=True):
-            found = _token_files(folder, settings.first.format, file, token, pieces)
+            found = _token_files(store, settings.first.format, file, token, pieces)
             counts = Counts(rows=count, documents=count, tokens=file.tokens)
             sources.append({"name": file.path, "size": found[0][0].size, **counts.to_dict()})
             total.add(counts)
@@ -289,14 +290,14 @@ def _runs(documents: list[int], source: int) -> Iterator[Array]:
 
 
 def _token_files(
-    folder: Path, format: str, file: ForeignFile, token: int, pieces: list[tuple[int, int]]
+    store: Store, format: str, file: ForeignFile, token: int, pieces: list[tuple[int, int]]
 ) -> list[DatasetFile]:
     """A file as it is, from this token of its split on, and those beside it."""
     place = {"split": file.split, "stream": file.split, "first_token": token, "tokens": file.tokens}
     made = made_file("", pieces, {})
     found = [dataset_file(made, file.path, "tokens", format=format, **place)]
     for path in file.beside:
-        contents = pieces_of(folder / path, (folder / path).stat().st_size)
+        contents = pieces_of(store, path, store.size(path) or 0)
         beside = made_file("", map(digested, contents), {})
         found.append(dataset_file(beside, path, "sidecar", format=format))
     return found

@@ -10,7 +10,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Generator
-from pathlib import Path
 from typing import Any
 
 from tokenmill.errors import InputError
@@ -18,11 +17,12 @@ from tokenmill.output.commit import Content, carry_out
 from tokenmill.output.file_maker import PIECE_BYTES, FileMaker
 from tokenmill.output.recovery import open_job
 from tokenmill.output.result import Result
-from tokenmill.output.workspace import Workspace
+from tokenmill.output.workspace import WORK, Workspace
 from tokenmill.planning.plan import BoundPlan
 from tokenmill.settings import RunSettings
-from tokenmill.system.disk import explained, read_piece
+from tokenmill.system.disk import explained
 from tokenmill.system.interrupts import Interrupts
+from tokenmill.system.store import Store
 
 
 def make_dataset(
@@ -46,7 +46,7 @@ def make_dataset(
             except InputError:  # it is asked again with other options, to which nothing is bound
                 workspace.remove_work()
                 raise
-        if workspace.work.exists():
+        if workspace.has(WORK):
             workspace.put_run_record(record(time.monotonic() - began))
             workspace.remove_work()
     return Result(
@@ -59,13 +59,13 @@ def make_dataset(
     )
 
 
-def pieces_of(path: Path, size: int) -> Generator[bytes, None, None]:
+def pieces_of(store: Store, name: str, size: int) -> Generator[bytes, None, None]:
     """The first `size` bytes of a file, as they are cut for checksums."""
     at = 0
     while at < size:
-        with explained("read", path):
-            content = read_piece(path, at, min(PIECE_BYTES, size - at))
+        with explained("read", store.where(name)):
+            content = store.read(name, at, min(PIECE_BYTES, size - at))
         if not content:
-            raise InputError(f"{path}: became shorter while it was read")
+            raise InputError(f"{store.where(name)}: became shorter while it was read")
         yield content
         at += len(content)

@@ -19,7 +19,7 @@ from tokenmill.amounts import show_bytes
 from tokenmill.dataset.conversion import make_dataset, pieces_of
 from tokenmill.dataset.loader import Dataset, open_dataset
 from tokenmill.dataset.streams import Stream, open_streams
-from tokenmill.dataset.verification import read_run, verify
+from tokenmill.dataset.verification import missing_files, read_run, verify
 from tokenmill.errors import RefusedError, UsageError, VerificationError
 from tokenmill.output.commit import IMPORTED, Content
 from tokenmill.output.editions import UNITS, DatasetFile, dataset_file, index_tables, make_edition
@@ -30,8 +30,9 @@ from tokenmill.output.workspace import Workspace
 from tokenmill.planning.options import Options, formats_of, layout_settings, make_options
 from tokenmill.planning.plan import BoundPlan
 from tokenmill.settings import Layout, PlanSettings, Val
-from tokenmill.system.disk import free_bytes, read_file
+from tokenmill.system.disk import free_bytes
 from tokenmill.system.interrupts import interruptible
+from tokenmill.system.store import Place, Store, read_whole
 from tokenmill.tokens.packing import frame_of
 from tokenmill.tokens.reframe import BLOCK_DOCUMENTS, ReframedStream
 
@@ -39,7 +40,7 @@ KEPT_OF_RUN = ("sources", "tokenizer", "settings", "encoder")
 
 
 def export(
-    directory: str | os.PathLike[str],
+    directory: Place,
     output: str | os.PathLike[str],
     *,
     overwrite: bool = False,
@@ -53,18 +54,21 @@ def export(
     if "format" not in options:
         raise UsageError("export() requires format=")
     source = open_dataset(directory)
+    if missing := missing_files(source.store, source.manifest):
+        what = f"{source.directory}: is not complete, and nothing is made of it:"
+        raise VerificationError(what, lines=[f"{name}: missing" for name in missing[:10]])
     plan = _plan(source, make_options(options), output)
     workspace = Workspace(output)
     convert = functools.partial(_convert, source, plan, note)
     with interruptible() as interrupts:
-        if overwrite or not workspace.manifest.exists():
+        if overwrite or not workspace.has(workspace.manifest):
             if not overwrite:  # which makes room, nobody knows how much
                 _refuse_full_disk(plan, source.manifest, workspace)
             note("verifying the source")
-            if problems := verify(source.directory).problems:
-                what = f"{source.directory}: is damaged, and nothing is made of it:"
+            if problems := verify(source.store).problems:
+                what = f"{source.store.where()}: is damaged, and nothing is made of it:"
                 raise VerificationError(what, lines=problems[:10])
-        record = functools.partial(_run_record, source.directory)
+        record = functools.partial(_run_record, source.store)
         result = make_dataset(plan, workspace, interrupts, overwrite, convert, record)
     short = short_shards(result.manifest, plan.settings, options.get("min_shard_tokens"))
     return msgspec.structs.replace(result, warnings=short)
@@ -164,7 +168,7 @@ def _convert(
     editions = [make_edition(plan, layout, streams, maker) for layout in settings.layouts]
     files = [file for edition in editions for file in edition.files]
     files += _index(source, settings, streams, maker)
-    files += index_tables(files, read_file(source.directory / UNITS), maker.files)
+    files += index_tables(files, read_whole(source.store, UNITS), maker.files)
     grows = _grows(manifest, settings, settings.first)
 
     def counted(counts: dict[str, Any]) -> dict[str, Any]:
@@ -192,7 +196,7 @@ def _index(
         if entry.kind == "ends":
             made = maker.make(working, _ends(by_name[entry.stream]))
         else:
-            made = maker.make(working, pieces_of(source.directory / entry.path, entry.size))
+            made = maker.make(working, pieces_of(source.store, entry.path, entry.size))
         files.append(dataset_file(made, entry.path, entry.kind, stream=entry.stream))
     return files
 
@@ -203,8 +207,8 @@ def _ends(stream: ReframedStream) -> Generator[Any, None, None]:
         yield ends.astype("<u8")
 
 
-def _run_record(source: Path, seconds: float) -> dict[str, Any]:
+def _run_record(source: Store, seconds: float) -> dict[str, Any]:
     """With the source's entries about inputs and tokenizer, for `verify --deep`."""
     earlier = read_run(source) or {}
     kept = {key: earlier[key] for key in KEPT_OF_RUN if key in earlier}
-    return {"seconds": round(seconds, 3), "exported_from": os.path.abspath(source), **kept}
+    return {"seconds": round(seconds, 3), "exported_from": os.path.abspath(source.where()), **kept}

@@ -6,11 +6,12 @@ and datatrove's `.ds.index` say where each ends. Files that contradict each othe
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import struct
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from tokenmill.errors import InputError, UsageError
 from tokenmill.formats.llmc import HEADER_WORDS, VERSIONS
 from tokenmill.formats.megatron import CODES, MAGIC
 from tokenmill.settings import Dtype
+from tokenmill.system.store import Store, has_file, read_whole
 from tokenmill.texts import I64
 
 INDEX_BLOCK = 1 << 20
@@ -38,63 +40,62 @@ class ForeignFile(NamedTuple):
     ends: Callable[[], Iterator[I64]] | None = None
 
 
-def find_foreign(folder: Path, format: str, dtype: Dtype) -> tuple[str, list[ForeignFile]]:
+def find_foreign(store: Store, format: str, dtype: Dtype) -> tuple[str, list[ForeignFile]]:
     """The common name of the files, and the files of train and val in order."""
     if format not in FOREIGN:
         raise UsageError(
             f"--format {format}: cannot be imported", hint=f"can be: {', '.join(FOREIGN)}"
         )
     read, names = FOREIGN[format]
-    name, found = read(folder, dtype)
+    name, found = read(store, dtype)
     if not any(file.split == "train" for file in found):
-        raise InputError(f"{folder}: no train files of {format}", hint=f"looked for {names}")
+        raise InputError(f"{store.where()}: no train files of {format}", hint=f"looked for {names}")
     if len({file.dtype for file in found}) > 1:
-        raise InputError(f"{folder}: files of different dtypes: import them one by one")
+        raise InputError(f"{store.where()}: files of different dtypes: import them one by one")
     return name, found
 
 
-def _sized(folder: Path, name: str, dtype: Dtype, header: int = 0) -> int:
+def _sized(store: Store, name: str, dtype: Dtype, header: int = 0) -> int:
     """Tokens of a file, by its size."""
-    if not (folder / name).is_file():
-        raise InputError(f"{folder / name}: missing, or not a file")
-    size = (folder / name).stat().st_size - header
+    if not has_file(store, name):
+        raise InputError(f"{store.where(name)}: missing, or not a file")
+    size = (store.size(name) or 0) - header
     if size < 0 or size % np.dtype(dtype).itemsize:
         raise InputError(
-            f"{folder / name}: {size} bytes are not a number of {dtype} tokens",
+            f"{store.where(name)}: {size} bytes are not a number of {dtype} tokens",
             hint="it is cut short, or --dtype is another",
         )
     return size // np.dtype(dtype).itemsize
 
 
-def _nanogpt(folder: Path, dtype: Dtype) -> tuple[str, list[ForeignFile]]:
-    names = [(s, f"{s}.bin") for s in ("train", "val") if (folder / f"{s}.bin").is_file()]
-    return "", [ForeignFile(s, n, (), dtype, 0, _sized(folder, n, dtype)) for s, n in names]
+def _nanogpt(store: Store, dtype: Dtype) -> tuple[str, list[ForeignFile]]:
+    names = [(s, f"{s}.bin") for s in ("train", "val") if has_file(store, f"{s}.bin")]
+    return "", [ForeignFile(s, n, (), dtype, 0, _sized(store, n, dtype)) for s, n in names]
 
 
-def _llmc(folder: Path, dtype: Dtype) -> tuple[str, list[ForeignFile]]:
+def _llmc(store: Store, dtype: Dtype) -> tuple[str, list[ForeignFile]]:
     pattern = re.compile(r"(.+)_(train|val)_(\d+)\.bin")
-    matches = [m for p in folder.iterdir() if p.is_file() and (m := pattern.fullmatch(p.name))]
+    matches = [m for n in store.list("") if (m := pattern.fullmatch(n)) and has_file(store, n)]
     names = sorted({match[1] for match in matches})
     if len(names) > 1:
         raise InputError(
-            f"{folder}: files of several datasets: {', '.join(names)}",
+            f"{store.where()}: files of several datasets: {', '.join(names)}",
             hint="move those of one into a folder of their own",
         )
     matches.sort(key=lambda match: (match[2], int(match[3])))
     for one, following in itertools.pairwise(matches):
         if one[2] == following[2] and int(following[3]) != int(one[3]) + 1:
             raise InputError(
-                f"{folder}: {following[0]} does not follow {one[0]}: a document that goes on from "
-                "one shard to the next would be glued to another",
+                f"{store.where()}: {following[0]} does not follow {one[0]}: a document that goes "
+                "on from one shard to the next would be glued to another",
                 hint="download what is missing, or number the shards without holes",
             )
-    return "".join(names), [_llmc_file(folder, match) for match in matches]
+    return "".join(names), [_llmc_file(store, match) for match in matches]
 
 
-def _llmc_file(folder: Path, match: re.Match[str]) -> ForeignFile:
-    path, header = folder / match[0], HEADER_WORDS * 4
-    with open(path, "rb") as file:
-        content = file.read(header)
+def _llmc_file(store: Store, match: re.Match[str]) -> ForeignFile:
+    path, header = store.where(match[0]), HEADER_WORDS * 4
+    content = store.read(match[0], 0, header)
     if len(content) < header:
         raise InputError(f"{path}: shorter than its header")
     magic, version, tokens = struct.unpack("<iii", content[:12])
@@ -102,7 +103,7 @@ def _llmc_file(folder: Path, match: re.Match[str]) -> ForeignFile:
     if (magic, version) not in dtypes:
         raise InputError(f"{path}: not a file of llm.c (magic {magic}, version {version})")
     dtype: Dtype = dtypes[magic, version]
-    if _sized(folder, match[0], dtype, header) != tokens:
+    if _sized(store, match[0], dtype, header) != tokens:
         raise InputError(f"{path}: its header says {tokens} tokens, its size another")
     return ForeignFile(match[2], match[0], (), dtype, header, tokens)
 
@@ -111,16 +112,16 @@ def _split_of(name: str) -> str:
     return "val" if re.search(r"(?:^|[_\-/])val(?:id|idation)?(?:[_\-/.]|$)", name) else "train"
 
 
-def _megatron(folder: Path, dtype: Dtype) -> tuple[str, list[ForeignFile]]:
-    found = [_megatron_file(folder, path.stem) for path in sorted(folder.glob("*.idx"))]
+def _megatron(store: Store, dtype: Dtype) -> tuple[str, list[ForeignFile]]:
+    prefixes = [name.removesuffix(".idx") for name in store.list("") if name.endswith(".idx")]
+    found = [_megatron_file(store, prefix) for prefix in prefixes]
     first = next((file.path for file in found if file.split == "train"), "")
     return first.removesuffix(".bin").removesuffix("_text_document").removesuffix("_train"), found
 
 
-def _megatron_file(folder: Path, prefix: str) -> ForeignFile:
-    path = folder / f"{prefix}.idx"
-    with open(path, "rb") as file:
-        head = file.read(34)
+def _megatron_file(store: Store, prefix: str) -> ForeignFile:
+    path, content = store.where(f"{prefix}.idx"), store.view(f"{prefix}.idx")
+    head = bytes(content[:34])
     if head[:9] != MAGIC or len(head) < 34:
         raise InputError(f"{path}: not an index of Megatron")
     version, code, sequences, starts = struct.unpack("<QBQQ", head[9:])
@@ -130,12 +131,12 @@ def _megatron_file(folder: Path, prefix: str) -> ForeignFile:
             f"{path}: version {version}, dtype code {code}; read are version 1 with uint16 (8) "
             "and int32 (4)"
         )
-    if path.stat().st_size != 34 + 12 * sequences + 8 * starts:
+    if len(content) != 34 + 12 * sequences + 8 * starts:
         raise InputError(f"{path}: not as long as its counts say (or with modes: not read)")
-    tokens = _sized(folder, f"{prefix}.bin", dtype)
+    tokens = _sized(store, f"{prefix}.bin", dtype)
 
     def array(at: int, kind: str, count: int) -> npt.NDArray[Any]:
-        return np.memmap(path, kind, mode="r", offset=at, shape=(count,))
+        return np.frombuffer(content, kind, count, at)
 
     lengths = array(34, "<i4", sequences)
     pointers = array(34 + 4 * sequences, "<i8", sequences)
@@ -163,37 +164,43 @@ def _megatron_file(folder: Path, prefix: str) -> ForeignFile:
     )
 
 
-def _datatrove(folder: Path, dtype: Dtype) -> tuple[str, list[ForeignFile]]:
-    paths = sorted(p for part in (".", "train", "val") for p in (folder / part).glob("*.ds"))
-    found = [_datatrove_file(folder, str(path.relative_to(folder)), dtype) for path in paths]
-    names = {re.sub(r"^\d+_", "", Path(file.path).stem) for file in found}
-    return names.pop() if len(names) == 1 else "tokens", found
+def _datatrove(store: Store, dtype: Dtype) -> tuple[str, list[ForeignFile]]:
+    names = [name for name in store.list("") if name.endswith(".ds")]
+    for folder in ("train", "val"):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            inside = (f"{folder}/{name}" for name in store.list(folder) if name.endswith(".ds"))
+            names += inside
+    found = [_datatrove_file(store, name, dtype) for name in sorted(names)]
+    common = {re.sub(r"^\d+_", "", PurePath(file.path).stem) for file in found}
+    return common.pop() if len(common) == 1 else "tokens", found
 
 
-def _datatrove_file(folder: Path, name: str, dtype: Dtype) -> ForeignFile:
-    index, metadata = folder / f"{name}.index", folder / f"{name}.metadata"
-    if not index.is_file():
-        raise InputError(f"{index}: missing, and without it no document is found")
-    beside = [f"{name}.index"]
-    if metadata.is_file():
-        beside.append(f"{name}.metadata")
-        first = metadata.read_text(errors="replace").partition("\n")[0]
+def _datatrove_file(store: Store, name: str, dtype: Dtype) -> ForeignFile:
+    index, metadata = f"{name}.index", f"{name}.metadata"
+    if not has_file(store, index):
+        raise InputError(f"{store.where(index)}: missing, and without it no document is found")
+    beside = [index]
+    if has_file(store, metadata):
+        beside.append(metadata)
+        first = read_whole(store, metadata).decode(errors="replace").partition("\n")[0]
         size = first.rpartition("|")[2]
         if size in ("2", "4"):
             dtype = "uint16" if size == "2" else "uint32"
-    tokens, count = _sized(folder, name, dtype), index.stat().st_size // 8
-    if index.stat().st_size % 8:
-        raise InputError(f"{index}: {index.stat().st_size} bytes are not a number of uint64")
+    tokens, ends_of = _sized(store, name, dtype), store.view(index)
+    if len(ends_of) % 8:
+        raise InputError(f"{store.where(index)}: {len(ends_of)} bytes are not a number of uint64")
+    count = len(ends_of) // 8
 
     def ends() -> Iterator[I64]:
         for first in range(0, count, INDEX_BLOCK):
-            yield np.fromfile(index, "<u8", INDEX_BLOCK, offset=8 * first).astype(np.int64)
+            block = min(INDEX_BLOCK, count - first)
+            yield np.frombuffer(ends_of, "<u8", block, 8 * first).astype(np.int64)
 
     return ForeignFile(_split_of(name), name, tuple(beside), dtype, 0, tokens, count, ends)
 
 
 # By format: what finds its files, and how these are named.
-FOREIGN: dict[str, tuple[Callable[[Path, Dtype], tuple[str, list[ForeignFile]]], str]] = {
+FOREIGN: dict[str, tuple[Callable[[Store, Dtype], tuple[str, list[ForeignFile]]], str]] = {
     "nanogpt": (_nanogpt, "train.bin and val.bin"),
     "llmc": (_llmc, "NAME_train_000001.bin ... and NAME_val_000000.bin"),
     "megatron": (

@@ -7,9 +7,7 @@ so that a billion documents take no more memory than a million.
 from __future__ import annotations
 
 import heapq
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,6 +16,7 @@ import numpy as np
 from tokenmill.dataset.loader import Dataset, damaged, open_dataset
 from tokenmill.dataset.verification import read_run
 from tokenmill.errors import UsageError
+from tokenmill.system.store import Place, Store
 from tokenmill.texts import I64
 from tokenmill.tokenizer.encoders.decoding import Decoder, encoding_of, open_decoder
 
@@ -85,14 +84,14 @@ class DocumentView(msgspec.Struct, frozen=True, kw_only=True):
     character: int = -1  # where in `text` that token begins
 
 
-def inspect(directory: str | os.PathLike[str]) -> Summary:
+def inspect(directory: Place) -> Summary:
     """Settings, files, splits, counts, document lengths and largest sources of a dataset."""
     dataset = open_dataset(directory)
     manifest = dataset.manifest
     counts = manifest.counts
-    run = read_run(Path(directory)) or {}
+    run = read_run(dataset.store) or {}
     return Summary(
-        directory=os.fspath(directory),
+        directory=dataset.store.where(),
         settings=manifest.plan["settings"],
         fingerprint=manifest.fingerprint,
         counts=counts,
@@ -113,11 +112,14 @@ def inspect(directory: str | os.PathLike[str]) -> Summary:
 
 
 def document_lengths(dataset: Dataset) -> Lengths:
-    paths = [dataset.path_of(f.path) for f in dataset.manifest.files if f.kind == "ends"]
+    store = dataset.store
+    names = [file.path for file in dataset.manifest.files if file.kind == "ends"]
+    for name in names:
+        dataset.check_size(name)
     documents = np.zeros(65, np.int64)
     tokens = np.zeros(65, np.int64)
     low, high = (1 << 62), 0
-    for block in _length_blocks(paths):
+    for block in _length_blocks(store, names):
         # 0 for 0, else 1 + the power of two at or below: exact, frexp splits binary exponents.
         exponents = np.frexp(block.astype(np.float64))[1]
         documents += np.bincount(exponents, minlength=65)
@@ -129,7 +131,7 @@ def document_lengths(dataset: Dataset) -> Lengths:
         documents=total,
         tokens=int(tokens.sum()),
         minimum=low if total else 0,
-        median=_median(paths, total, low, high) if total else 0,
+        median=_median(store, names, total, low, high) if total else 0,
         mean=round(int(tokens.sum()) / max(1, total), 2),
         maximum=high,
         histogram=[
@@ -144,26 +146,27 @@ def document_lengths(dataset: Dataset) -> Lengths:
     )
 
 
-def _length_blocks(paths: list[Path]) -> Iterator[I64]:
+def _length_blocks(store: Store, names: list[str]) -> Iterator[I64]:
     """Lengths of all documents, some at a time, from where each ends."""
-    for path in paths:
+    for name in names:
         before = 0
-        for at in range(0, path.stat().st_size, INDEX_DOCUMENTS * 8):
-            ends = np.fromfile(path, "<u8", INDEX_DOCUMENTS, offset=at).astype(np.int64)
+        for at in range(0, store.size(name) or 0, INDEX_DOCUMENTS * 8):
+            content = store.read(name, at, INDEX_DOCUMENTS * 8)
+            ends = np.frombuffer(content, "<u8").astype(np.int64)
             lengths = np.diff(ends, prepend=before)
             if int(lengths.min()) < 0:
-                raise damaged(path, "documents that end before they begin")
+                raise damaged(store.where(name), "documents that end before they begin")
             yield lengths
             before = int(ends[-1])
 
 
-def _median(paths: list[Path], total: int, low: int, high: int) -> int:
+def _median(store: Store, names: list[str], total: int, low: int, high: int) -> int:
     """The lower median, exactly: each pass narrows the range 65,536-fold by counting."""
     rank = (total - 1) // 2
     while low < high:
         width = -(-(high - low + 1) // COUNTERS)
         counted = np.zeros(COUNTERS, np.int64)
-        for block in _length_blocks(paths):
+        for block in _length_blocks(store, names):
             inside = block[(block >= low) & (block <= high)]
             counted += np.bincount((inside - low) // width, minlength=COUNTERS)
         upto = np.cumsum(counted)
@@ -174,7 +177,7 @@ def _median(paths: list[Path], total: int, low: int, high: int) -> int:
 
 
 def inspect_document(
-    directory: str | os.PathLike[str],
+    directory: Place,
     *,
     document: int | None = None,
     token: int | None = None,
@@ -183,10 +186,10 @@ def inspect_document(
 ) -> DocumentView:
     """A document by its number in a split, or by a token that it holds."""
     dataset = open_dataset(directory)
+    where = dataset.store.where()
     if split not in dataset:
-        raise UsageError(
-            f"{directory}: no split {split!r}", hint=f"there is: {', '.join(dataset) or 'none'}"
-        )
+        hint = f"there is: {', '.join(dataset) or 'none'}"
+        raise UsageError(f"{where}: no split {split!r}", hint=hint)
     part = dataset[split]
     documents = part.documents
     try:
@@ -197,11 +200,11 @@ def inspect_document(
             raise UsageError("say which: document=N or token=N")
         start, stop = documents.span(document)
     except IndexError as error:
-        raise UsageError(f"{directory}: {split} has no {error}: numbers begin at 0") from None
+        raise UsageError(f"{where}: {split} has no {error}: numbers begin at 0") from None
     document = document + len(documents) if document < 0 else document
     source, row = documents.source(document)
     ids = part.tokens[start:stop].tolist()
-    encoding = encoding_of(dataset.settings, read_run(dataset.directory), tokenizer)
+    encoding = encoding_of(dataset.settings, read_run(dataset.store), tokenizer)
     decoder = open_decoder(encoding, dataset.settings)
     return DocumentView(
         split=split,

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import bisect
 import functools
-import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
@@ -19,21 +18,31 @@ from tokenmill.dataset.verification import no_dataset, size_fault
 from tokenmill.errors import UsageError, VerificationError
 from tokenmill.formats import get_format
 from tokenmill.formats.base import Array, Slices, TokenPieces
-from tokenmill.output.manifest import Manifest, SplitEntry
+from tokenmill.output.manifest import MANIFEST, FileEntry, Manifest, SplitEntry
+from tokenmill.settings import Layout, PlanSettings
+from tokenmill.system.store import Place, Store, has_file, store_of
 
 Opened = TypeVar("Opened")
 MOST_TOKENS = 1 << 62  # no document ends there
 
 
-def open_dataset(directory: str | os.PathLike[str], *, format: str | None = None) -> Dataset:
+def open_dataset(directory: Place, *, format: str | None = None) -> Dataset:
     """A finished dataset: `ds["train"].tokens[i:j]`, `ds["train"].documents[i]`, `len()`.
 
     If it is in several formats, `format` says which; the documents are the same in each.
     """
-    path = Path(directory) / "manifest.json"
-    if not path.is_file():
-        raise no_dataset(path.parent)
-    return Dataset(Path(directory), Manifest.load(path), format)
+    store = store_of(directory)
+    dataset = Dataset(store, _load(store), format)
+    for split in dataset.splits:
+        if split.tokens:
+            dataset.check_size(f"index/{split.stream}.ends")
+    return dataset
+
+
+def _load(store: Store) -> Manifest:
+    if not has_file(store, MANIFEST):
+        raise no_dataset(store)
+    return Manifest.load(store)
 
 
 def damaged(where: object, what: str) -> VerificationError:
@@ -41,21 +50,68 @@ def damaged(where: object, what: str) -> VerificationError:
 
 
 class Dataset(Mapping[str, "Split"]):
-    """Splits by name; those without a token are not there."""
+    """Splits by name; those without a token are not there.
 
-    def __init__(self, directory: Path, manifest: Manifest, format: str | None = None) -> None:
-        self.directory, self.manifest, self.settings = directory, manifest, manifest.settings
-        layouts = {layout.format: layout for layout in self.settings.layouts}
-        if format not in (None, *layouts):
-            hint = f"there is: {', '.join(layouts)}"
+    A dataset is pickled as its store (a path) and the checksum of its manifest, never with its
+    memory maps: a data loader sends it to every worker process. There it opens at its first use.
+    """
+
+    def __init__(self, store: Store, manifest: Manifest, format: str | None = None) -> None:
+        self.store, self.manifest, self._format = store, manifest, format
+        if format not in (None, *self._layouts):
+            hint = f"there is: {', '.join(self._layouts)}"
             raise UsageError(f"no format {format!r} in this dataset", hint=hint)
-        self.layout = layouts[format or self.settings.first.format]
-        self._entries = {entry.path: entry for entry in manifest.files}
-        self.token_files = [
-            f for f in manifest.files if f.kind == "tokens" and f.format == self.layout.format
-        ]
-        self.splits = [s for s in manifest.splits if s.format == self.layout.format]
-        self._splits = {s.name: Split(self, s) for s in self.splits if s.tokens}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (self.store, self._format, self._manifest_checksum)
+
+    @property
+    def directory(self) -> Path:
+        return Path(self.store.where())
+
+    @functools.cached_property
+    def manifest(self) -> Manifest:
+        """Of a dataset that was pickled: read now, and compared with the one it had then."""
+        manifest = _load(self.store)
+        if manifest.checksum != self._manifest_checksum:
+            raise VerificationError(
+                f"{self.directory}: is not the dataset that was pickled: its manifest has changed",
+                hint="open the dataset again with open_dataset() and pickle that",
+            )
+        return manifest
+
+    @functools.cached_property
+    def _manifest_checksum(self) -> str:
+        return self.manifest.checksum
+
+    @functools.cached_property
+    def settings(self) -> PlanSettings:
+        return self.manifest.settings
+
+    @property
+    def _layouts(self) -> dict[str, Layout]:
+        return {layout.format: layout for layout in self.settings.layouts}
+
+    @functools.cached_property
+    def layout(self) -> Layout:
+        return self._layouts[self._format or self.settings.first.format]
+
+    @functools.cached_property
+    def token_files(self) -> list[FileEntry]:
+        mine = self.layout.format
+        return [f for f in self.manifest.files if f.kind == "tokens" and f.format == mine]
+
+    @functools.cached_property
+    def splits(self) -> list[SplitEntry]:
+        return [s for s in self.manifest.splits if s.format == self.layout.format]
+
+    @functools.cached_property
+    def _entries(self) -> dict[str, FileEntry]:
+        return {entry.path: entry for entry in self.manifest.files}
+
+    @functools.cached_property
+    def _splits(self) -> dict[str, Split]:
+        return {s.name: Split(self, s.name) for s in self.splits if s.tokens}
 
     def __getitem__(self, name: str) -> Split:
         return self._splits[name]
@@ -66,24 +122,33 @@ class Dataset(Mapping[str, "Split"]):
     def __len__(self) -> int:
         return len(self._splits)
 
-    def path_of(self, name: str) -> Path:
-        """A file of the dataset, which must be there in its full length: mapped, a shorter one
-        would kill the process."""
+    def check_size(self, name: str) -> None:
+        """A file of the dataset must be there in its full length."""
         if name not in self._entries:
-            raise damaged(self.directory, f"{name}: not in its manifest")
-        if fault := size_fault(self.directory, self._entries[name]):
-            raise damaged(self.directory, fault)
-        return self.directory / name
+            raise damaged(self.store.where(), f"{name}: not in its manifest")
+        if fault := size_fault(self.store, self._entries[name]):
+            raise damaged(self.store.where(), fault)
 
-    def opened(self, name: str, read: Callable[[Path], Opened]) -> Opened:
-        path = self.path_of(name)
+    def opened(self, name: str, read: Callable[[memoryview], Opened]) -> Opened:
+        self.check_size(name)
         try:
-            return read(path)
+            return read(self.store.view(name))
         except (OSError, ValueError) as error:
-            raise damaged(path, f"cannot be read: {error}") from None
+            raise damaged(self.store.where(name), f"cannot be read: {error}") from None
 
     def index(self, name: str) -> Array:
-        return self.opened(f"index/{name}", lambda path: np.memmap(path, "<u8", mode="r"))
+        return self.opened(f"index/{name}", lambda content: np.frombuffer(content, "<u8"))
+
+    def open_tokens(self, file: FileEntry) -> Slices:
+        read = get_format(self.layout.format).open_tokens
+        return self.opened(file.path, lambda content: read(self.layout, content, file.tokens))
+
+
+def _unpickled(store: Store, format: str | None, checksum: str) -> Dataset:
+    dataset = Dataset.__new__(Dataset)
+    dataset.store, dataset._format = store, format
+    dataset._manifest_checksum = checksum
+    return dataset
 
 
 def _position(index: int, length: int, what: str) -> int:
@@ -94,34 +159,51 @@ def _position(index: int, length: int, what: str) -> int:
         raise IndexError(f"{what} {index} of {length}") from None
 
 
-class Split:
-    def __init__(self, dataset: Dataset, entry: SplitEntry) -> None:
-        self.name = entry.name
-        self.tokens = Tokens(dataset, entry.name)
-        self.documents = Documents(dataset, entry, self.tokens)
+class _View:
+    """Something of a split; pickled as the dataset and the name of the split."""
+
+    def __init__(self, dataset: Dataset, name: str) -> None:
+        self._dataset, self.name = dataset, name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._dataset, self.name)
 
 
-class Tokens(TokenPieces):
+class Split(_View):
+    @functools.cached_property
+    def tokens(self) -> Tokens:
+        return Tokens(self._dataset, self.name)
+
+    @functools.cached_property
+    def documents(self) -> Documents:
+        return Documents(self._dataset, self.name)
+
+
+class Tokens(_View):
     """All tokens of a split as one long array, memory-mapped file by file."""
 
-    def __init__(self, dataset: Dataset, split: str) -> None:
-        self._dataset = dataset
-        self._files = [file for file in dataset.token_files if file.split == split]
-        self._maps: dict[int, Slices] = {}
+    # A map holds a descriptor, of which a process may have 1,024, and a dataset 10,000 files.
+    MAX_OPEN = 64
+
+    @functools.cached_property
+    def _files(self) -> list[FileEntry]:
+        return [file for file in self._dataset.token_files if file.split == self.name]
+
+    @functools.cached_property
+    def _pieces(self) -> TokenPieces:
         lengths = [file.tokens for file in self._files]
-        super().__init__(dataset.layout, dataset.directory, sum(lengths), lengths, self._map)
+        read = functools.lru_cache(self.MAX_OPEN)(self._open)
+        return TokenPieces(self._dataset.layout, sum(lengths), lengths, read)
+
+    def _open(self, number: int) -> Slices:
+        return self._dataset.open_tokens(self._files[number])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._pieces.dtype
 
     def __len__(self) -> int:
-        return self.tokens
-
-    def _map(self, number: int) -> Slices:
-        if number not in self._maps:
-            file, layout = self._files[number], self._dataset.layout
-            read = get_format(layout.format).open_tokens
-            self._maps[number] = self._dataset.opened(
-                file.path, lambda path: read(layout, path, file.tokens)
-            )
-        return self._maps[number]
+        return self._pieces.tokens
 
     @overload
     def __getitem__(self, index: int) -> int: ...
@@ -130,21 +212,33 @@ class Tokens(TokenPieces):
     def __getitem__(self, index: int | slice) -> int | Array:
         if not isinstance(index, slice):
             position = _position(index, len(self), "token")
-            return int(super().__getitem__(slice(position, position + 1))[0])
+            return int(self._pieces[position : position + 1][0])
         chosen = range(len(self))[index]
         if not chosen:
             return np.zeros(0, self.dtype)
         start, last = sorted((chosen[0], chosen[-1]))
-        return super().__getitem__(slice(start, last + 1))[:: chosen.step]
+        return self._pieces[start : last + 1][:: chosen.step]
 
 
-class Documents:
+class Documents(_View):
     """Documents of a split in order, separator included; one cut by a border is there in part."""
 
-    def __init__(self, dataset: Dataset, entry: SplitEntry, tokens: Tokens) -> None:
-        self._dataset, self._entry, self._tokens = dataset, entry, tokens
-        self._ends = dataset.index(f"{entry.stream}.ends")
-        self._first = self._ended_by(entry.first_token) if entry.first_token else 0
+    @functools.cached_property
+    def _entry(self) -> SplitEntry:
+        return next(split for split in self._dataset.splits if split.name == self.name)
+
+    @functools.cached_property
+    def _tokens(self) -> Tokens:
+        return self._dataset[self.name].tokens
+
+    @functools.cached_property
+    def _ends(self) -> Array:
+        return self._dataset.index(f"{self._entry.stream}.ends")
+
+    @functools.cached_property
+    def _first(self) -> int:
+        """The number in its stream of the split's first document."""
+        return self._ended_by(self._entry.first_token) if self._entry.first_token else 0
 
     @functools.cached_property
     def _runs(self) -> Array:
@@ -177,7 +271,7 @@ class Documents:
         return start - self._entry.first_token, end - self._entry.first_token
 
     def _lost(self, what: str, kind: str = "ends") -> VerificationError:
-        return damaged(self._dataset.directory / f"index/{self._entry.stream}.{kind}", what)
+        return damaged(self._dataset.store.where(f"index/{self._entry.stream}.{kind}"), what)
 
     def span(self, index: int) -> tuple[int, int]:
         """First token and end of a document, counted in its split."""

@@ -68,14 +68,14 @@ class Stream:
         return pieces[1] if len(pieces) == 2 else np.concatenate(pieces)
 
     def _read(self, number: int, at: int, count: int) -> Array:
-        path = self.dataset.directory / self.files[number].path
         if not self.format.framed:
-            offset = self.format.header_bytes(self.layout) + at * self.dtype.itemsize
-            return np.fromfile(path, self.dtype, count, offset=offset)
+            size = self.dtype.itemsize
+            offset = self.format.header_bytes(self.layout) + at * size
+            content = self.dataset.store.read(self.files[number].path, offset, count * size)
+            return np.frombuffer(content, self.dtype)
         opened = self._opened  # several threads read: what one has opened, another may replace
         if opened is None or opened[0] != number:
-            tokens = self.files[number].tokens
-            opened = self._opened = number, self.format.open_tokens(self.layout, path, tokens)
+            opened = self._opened = number, self.dataset.open_tokens(self.files[number])
         return opened[1][at : at + count]
 
     def ends_of(self, first: int, stop: int) -> I64:
@@ -151,19 +151,22 @@ class Stream:
             if split.first_token != position:
                 yield f"split {split.name}: begins at token {split.first_token}, not {position}"
             position = split.first_token + split.tokens
-            if number == 0 and len(self.splits) == 2 and position != self._val_end():
-                yield f"split val: ends at token {position}, by its rule at {self._val_end()}"
+            if number == 0 and len(self.splits) == 2 and position != (end := self._first_end()):
+                yield f"split {split.name}: ends at token {position}, by its rule at {end}"
             yield from self._file_faults(split)
         if fault := self._cut_fault():
             yield fault
         if position != self.tokens:
             yield f"stream {self.name}: splits end at token {position}, files at {self.tokens}"
 
-    def _val_end(self) -> int:
+    def _first_end(self) -> int:
+        """Where the first of two splits ends: val, or train before a tail."""
         val, layout = self.settings.val, self.layout
         if val.kind == "docs":
             return int(self.ends[min(val.amount, self.documents) - 1]) if self.documents else 0
         token = val.amount or layout.shard_tokens
+        if val.kind == "tail":
+            token = val.tail_start(self.tokens)
         if val.kind != "tokens" and layout.cut != "document":
             return min(token, self.tokens)
         # Where the first document begins that begins at `token` or later.
@@ -196,7 +199,6 @@ class Stream:
                 yield f"{file.path}: not the name of file {number} of {split.name}"
             if fmt.framed:
                 continue
-            with open(self.dataset.directory / file.path, "rb") as stream:
-                header = stream.read(fmt.header_bytes(layout))
+            header = self.dataset.store.read(file.path, 0, fmt.header_bytes(layout))
             if header != fmt.header(layout, file.tokens):
                 yield f"{file.path}: its header is not that of {file.tokens} tokens"

@@ -7,14 +7,11 @@ of their name. run.json is about the run and not part of the data: it only serve
 
 from __future__ import annotations
 
-import glob
-import io
+import fnmatch
 import itertools
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from stat import S_ISREG
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,14 +20,22 @@ import xxhash
 
 from tokenmill.errors import TokenmillError, UsageError, VerificationError, printable
 from tokenmill.formats import get_format
-from tokenmill.output.manifest import FileEntry, Manifest, checksum_of_digests
+from tokenmill.output.manifest import MANIFEST, FileEntry, Manifest, checksum_of_digests
 from tokenmill.output.workspace import WORK
 from tokenmill.settings import PlanSettings
 from tokenmill.system.limits import available_cores
+from tokenmill.system.store import (
+    FolderStore,
+    NotAFileError,
+    Place,
+    Store,
+    has_file,
+    read_whole,
+    store_of,
+)
 from tokenmill.tokenizer.bundled import ENCODINGS
 from tokenmill.tokenizer.encoders.decoding import encoding_of
 
-VERIFY_READ_BYTES = 1 << 20
 TASK_BYTES = 64 << 20
 # Versions up to 0.1.0 used the fast encoder also where it is not exact. With these rules it was.
 RIGHT_BEFORE = {
@@ -51,38 +56,44 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return not self.problems
 
 
-def no_dataset(root: Path) -> UsageError:
-    """Why a path is not a dataset."""
-    if not root.is_dir():
-        what = "is not a folder" if root.exists() else "no such folder"
-        return UsageError(f"{root}: {what}", hint="give the folder that was `-o` of `prepare`")
+def no_dataset(store: Store) -> UsageError:
+    """Why a store is not a dataset."""
+    hint = "give the folder that was `-o` of `prepare`"
+    try:
+        any(store.list(""))
+    except FileNotFoundError:
+        return UsageError(f"{store.where()}: no such folder", hint=hint)
+    except NotADirectoryError:
+        return UsageError(f"{store.where()}: is not a folder", hint=hint)
+    except OSError:
+        pass  # a folder may be open to those who know its names only
     return UsageError(
-        f"{root}: no manifest.json, so no finished dataset",
+        f"{store.where()}: no manifest.json, so no finished dataset",
         hint="an unfinished one is completed by the same `tokenmill prepare` command; "
         "token files that others made are adopted by `tokenmill import`",
     )
 
 
-def verify(directory: str | os.PathLike[str], *, threads: int | None = None) -> Report:
+def verify(directory: Place, *, threads: int | None = None) -> Report:
     """Compare a dataset with its manifest. Problems are returned, not raised."""
     began = time.monotonic()
-    root = Path(directory)
-    path = root / "manifest.json"
-    if not path.is_file():
-        if (root / "index").is_dir() and not (root / WORK).exists():
+    store = store_of(directory)
+    if not has_file(store, MANIFEST):
+        names = _names(store, "")
+        if "index" in names and WORK not in names:
             lost = "manifest.json: missing, although the files of a finished dataset are here"
             return Report(problems=[lost])
-        raise no_dataset(root)
+        raise no_dataset(store)
     try:
-        manifest = Manifest.load(path)
+        manifest = Manifest.load(store)
     except VerificationError as error:
         return Report(problems=[error.message])
-    tasks, found = _tasks(root, manifest)
-    problems = _extra_files(root, manifest) + found
+    tasks, found = _tasks(store, manifest)
+    problems = _extra_files(store, manifest) + _links_outside(store, manifest) + found
     # No checksum tells of wrong ids.
-    warning = _encoder_warning(manifest.settings, read_run(root) or {})
+    warning = _encoder_warning(manifest.settings, read_run(store) or {})
     with ThreadPoolExecutor(max_workers=threads or available_cores()) as pool:
-        problems += filter(None, pool.map(lambda task: _check_pieces(root, task), tasks))
+        problems += filter(None, pool.map(lambda task: _check_pieces(store, task), tasks))
     return Report(
         problems=problems,
         files=len(manifest.files),
@@ -90,6 +101,28 @@ def verify(directory: str | os.PathLike[str], *, threads: int | None = None) -> 
         seconds=time.monotonic() - began,
         warnings=[warning] if warning else [],
     )
+
+
+def missing_files(store: Store, manifest: Manifest) -> list[str]:
+    """Files of a dataset that are not there."""
+    return [entry.path for entry in manifest.files if not has_file(store, entry.path)]
+
+
+def _links_outside(store: Store, manifest: Manifest) -> list[str]:
+    """Files that are links out of the folder: who copies or removes the folder loses them. Where
+    the manifest is a link too, the folder is a view of another one, as in the Hub's cache."""
+    if not isinstance(store, FolderStore) or (store.path / MANIFEST).is_symlink():
+        return []
+    inside = os.path.join(os.path.realpath(store.path), "")
+    found = []
+    for entry in manifest.files:
+        target = os.path.realpath(store.path / entry.path)
+        if not target.startswith(inside) and os.path.exists(target):
+            found.append(
+                f"{entry.path}: is a link out of the folder, to {printable(target)}; "
+                "put the file itself in its place"
+            )
+    return found
 
 
 def _encoder_warning(settings: PlanSettings, run: dict[str, Any]) -> str:
@@ -116,18 +149,24 @@ def _encoder_warning(settings: PlanSettings, run: dict[str, Any]) -> str:
     )
 
 
-def read_run(directory: Path) -> dict[str, Any] | None:
+def read_run(store: Store) -> dict[str, Any] | None:
     """run.json, if it is there and can be read: it is about the run, not part of the data."""
-    path = directory / "run.json"
     try:
-        # A pipe or a device in its place would be read for ever.
-        record = msgspec.json.decode(path.read_bytes()) if path.is_file() else None
+        record = msgspec.json.decode(read_whole(store, "run.json"))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 
 
-def _extra_files(root: Path, manifest: Manifest) -> list[str]:
+def _names(store: Store, folder: str) -> list[str]:
+    """What is in a folder, with the folder's name; nothing where it cannot be listed."""
+    try:
+        return [f"{folder}/{name}" if folder else name for name in store.list(folder)]
+    except OSError:
+        return []
+
+
+def _extra_files(store: Store, manifest: Manifest) -> list[str]:
     """Files that are not part of the dataset, but that a trainer or a reader would take for it."""
     settings = manifest.settings
     ours = {entry.path for entry in manifest.files}
@@ -135,17 +174,15 @@ def _extra_files(root: Path, manifest: Manifest) -> list[str]:
     for layout in settings.layouts:
         fmt, folder = get_format(layout.format), settings.folder_of(layout)
         for pattern in fmt.trainer_glob(layout):
-            extra = set(glob.glob(folder + pattern, root_dir=root, include_hidden=True)) - ours
-            found |= {
-                name for name in extra if not fmt.is_copy(root / folder, name.removeprefix(folder))
-            }
+            names = _names(store, (folder + pattern).rpartition("/")[0])
+            extra = set(fnmatch.filter(names, folder + pattern)) - ours
+            found |= {name for name in extra if not fmt.is_copy(store, name)}
     problems = [
         f"{printable(name)}: not part of this dataset, but the trainer would read it"
         for name in sorted(found)
     ]
-    index = root / "index"
-    named = [f"index/{name}" for name in sorted(os.listdir(index))] if index.is_dir() else []
-    named += ["quarantine.jsonl"] if (root / "quarantine.jsonl").exists() else []
+    named = _names(store, "index")
+    named += [name for name in _names(store, "") if name == "quarantine.jsonl"]
     return problems + [
         f"{name}: not part of this dataset, but bears a name of ours"
         for name in named
@@ -161,19 +198,19 @@ class _Task(NamedTuple):
     pieces: list[tuple[int, int]]  # length and digest
 
 
-def _tasks(root: Path, manifest: Manifest) -> tuple[list[_Task], list[str]]:
+def _tasks(store: Store, manifest: Manifest) -> tuple[list[_Task], list[str]]:
     """What there is to read, and what is wrong before reading: names, sizes, the table itself."""
-    faults = {entry.path: fault for entry in manifest.files if (fault := size_fault(root, entry))}
+    faults = {entry.path: fault for entry in manifest.files if (fault := size_fault(store, entry))}
     problems = list(faults.values())
     pieces = next(entry for entry in manifest.files if entry.kind == "pieces")
-    if not _is_whole(root, pieces):
+    if not _is_whole(store, pieces):
         return [], problems or [f"{pieces.path}: changed (checksum differs)"]
-    table = np.fromfile(root / pieces.path, "<u8").reshape(-1, 2)
+    table = np.frombuffer(read_whole(store, pieces.path), "<u8").reshape(-1, 2)
     tasks: list[_Task] = []
     position = 0
     for entry in manifest.files:
         if entry.kind == "units":
-            if entry.path not in faults and not _is_whole(root, entry):
+            if entry.path not in faults and not _is_whole(store, entry):
                 problems.append(f"{entry.path}: changed (checksum differs)")
         elif entry.kind != "pieces":
             rows = table[position : position + entry.pieces]
@@ -190,57 +227,52 @@ def _tasks(root: Path, manifest: Manifest) -> tuple[list[_Task], list[str]]:
     return tasks, problems
 
 
-def _is_whole(root: Path, entry: FileEntry) -> bool:
+def _is_whole(store: Store, entry: FileEntry) -> bool:
     """Whether a table is unchanged: it is one piece, whose digest alone gives its checksum."""
     try:
-        content = (root / entry.path).read_bytes() if (root / entry.path).is_file() else b""
+        content = read_whole(store, entry.path)
     except OSError:
         return False
     digest = xxhash.xxh3_64_intdigest(content).to_bytes(8, "little")
     return checksum_of_digests(digest) == entry.checksum
 
 
-def size_fault(root: Path, entry: FileEntry) -> str:
+def size_fault(store: Store, entry: FileEntry) -> str:
     """What is wrong with a file before it is read; '' when nothing is."""
     try:
-        found = os.stat(root / entry.path)
-    except FileNotFoundError:
-        return f"{entry.path}: missing"
+        size = store.size(entry.path)
     except OSError as error:
-        return f"{entry.path}: cannot be read: {error.strerror or error}"
-    size = found.st_size
-    if not S_ISREG(found.st_mode):
-        return f"{entry.path}: not a regular file"
+        if isinstance(error, NotAFileError):
+            return f"{entry.path}: not a regular file"
+        return _unreadable(entry.path, error)
+    if size is None:
+        return f"{entry.path}: missing"
     if size == entry.size:
         return ""
     what = "truncated" if size < entry.size else "too long"
     return f"{entry.path}: {what}: {size} bytes, should be {entry.size}"
 
 
-def _check_pieces(root: Path, task: _Task) -> str:
+def _unreadable(name: str, error: OSError) -> str:
+    return f"{name}: cannot be read: {error.strerror or error}"
+
+
+def _check_pieces(store: Store, task: _Task) -> str:
     """What is wrong with a run of pieces; '' when nothing is."""
     offset = task.offset
     try:
-        with open(root / task.path, "rb", buffering=0) as file:
-            file.seek(offset)
-            for length, expected in task.pieces:
-                if _digest(file, length) != expected:
-                    return f"{task.path}: changed in bytes {offset} to {offset + length - 1}"
-                offset += length
+        for length, expected in task.pieces:
+            if _digest(store, task.path, offset, length) != expected:
+                return f"{task.path}: changed in bytes {offset} to {offset + length - 1}"
+            offset += length
     except OSError as error:
-        return f"{task.path}: cannot be read: {error.strerror or error}"
+        return _unreadable(task.path, error)
     return ""
 
 
-def _digest(file: io.FileIO, length: int) -> int:
-    """xxh3 of the next `length` bytes, read into one buffer that stays in the cache."""
+def _digest(store: Store, name: str, offset: int, length: int) -> int:
     digest = xxhash.xxh3_64()
-    buffer = memoryview(bytearray(min(length, VERIFY_READ_BYTES)))
-    while length:
-        got = file.readinto(buffer[: min(length, VERIFY_READ_BYTES)])
-        if not got:
-            break
-        digest.update(buffer[:got])
-        length -= got
+    for content in store.stream(name, offset, length):
+        digest.update(content)
     value: int = digest.intdigest()
     return value

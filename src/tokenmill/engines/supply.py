@@ -137,7 +137,7 @@ class Downloads:
             if source.number > self._asked:
                 self._asked = source.number
                 self._change.notify_all()
-        return None if path is None else at_hand(source, path, self.plan.settings.text_column)
+        return None if path is None else at_hand(source, path, self.plan.settings.reading)
 
     def cut_before(self, source: Source) -> list[Segment] | None:
         """How a source was cut, if all its units are durable; its file is not needed then."""

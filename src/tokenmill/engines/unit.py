@@ -22,7 +22,7 @@ from tokenmill.engines.messages import Activity, EncodeTask, TryRows, UnitSummar
 from tokenmill.errors import BadRowError, TokenmillError, WorkerError
 from tokenmill.formats import get_format
 from tokenmill.inputs.batch import BadRow, Batch
-from tokenmill.inputs.kinds import kind_named, read_segment, refuse_changed
+from tokenmill.inputs.kinds import kind_named, read_segment, reading_for, refuse_changed
 from tokenmill.inputs.readers.fragments import LONG_BYTES
 from tokenmill.inputs.segments import BATCH_BYTES, UNIT_BYTES, UnitId
 from tokenmill.inputs.source import Source
@@ -168,10 +168,13 @@ class UnitWorker:
                     yield building.finish(last=False)
                 building = building.successor()
             encode = building.part not in skip
-            if encode:
-                progress(_doing("encode", building.part, batch, here))
-            building.add(batch, encode=encode)
+            for part in building.slices(batch) if encode else (batch,):
+                if encode:
+                    progress(_doing("encode", building.part, part, here))
+                building.add(part, encode=encode)
             progress(_doing("read", building.part, batch))
+            if building.enough:
+                break
         refuse_changed(source)
         if building.part not in skip:
             yield building.finish(last=True)
@@ -189,7 +192,7 @@ class UnitWorker:
         ):
             if batch.first_row >= rows.stop:
                 break
-            packer = Packer(self.settings, work.source.number)
+            packer = Packer(self.settings, work.source)
             for index in (i for i, row in enumerate(batch.rows.tolist()) if row in rows):
                 one = batch.document(index)
                 progress(_doing("encode", wanted.part, one))
@@ -327,7 +330,8 @@ class UnitWorker:
     def stop_at(self, bad: BadRow, work: EncodeTask) -> NoReturn:
         """Say where the row is in its file, also when the reader began in the middle of it."""
         source = work.source
-        where = kind_named(source.kind).place(source, work.segment, bad, self.settings.reading)
+        reading = reading_for(source, self.settings.reading)
+        where = kind_named(source.kind).place(source, work.segment, bad, reading)
         kind = WorkerError if bad.fatal else BadRowError
         raise kind(
             f"{source.name}: {where}: {bad.reason}",
@@ -337,7 +341,7 @@ class UnitWorker:
 
     def _write(self, file: str, offset: int, data: Buffer) -> PieceRecord:
         view = memoryview(data).cast("B")
-        self.files.write(file, offset, view)
+        self.files.write_at(file, offset, view)
         return PieceRecord(file, offset, len(view), xxhash.xxh3_64_intdigest(view))
 
 
@@ -359,7 +363,7 @@ class _UnitBuilder:
 
     def __init__(self, worker: UnitWorker, work: EncodeTask, part: int) -> None:
         self.worker, self.work, self.source, self.part = worker, work, work.source, part
-        self.packer = Packer(worker.settings, work.source.number)
+        self.packer = Packer(worker.settings, work.source)
         self.counts = Counts()
         self.bad: list[BadRow] = []
         self.first_row = -1  # of this unit, as its batches count them
@@ -374,6 +378,39 @@ class _UnitBuilder:
         following.rows_before = self.rows_before + self.counts.rows
         return following
 
+    @property
+    def enough(self) -> bool:
+        """Whether a limit of the plan is within this unit: a trial needs no more of it."""
+        settings, packer = self.worker.settings, self.packer
+        if not settings.limited or packer.is_open:
+            return False
+        return (
+            0 < settings.limit_docs <= packer.documents
+            or 0 < settings.limit_tokens <= packer.tokens
+        )
+
+    def slices(self, batch: Batch) -> Iterator[Batch]:
+        """The batch; in a trial, no more documents at a time than the trial may need."""
+        settings = self.worker.settings
+        whole = batch.fragment is not None or batch.stands_for >= 0 or not batch.row_count
+        if not settings.limited or whole:
+            yield batch
+            return
+        first, stop, lines = batch.first_row, batch.first_row + batch.row_count, batch.line_count
+        while first < stop and not self.enough:
+            index = int(np.searchsorted(batch.rows, first))
+            wanted = len(batch.rows) - index
+            if settings.limit_docs:
+                wanted = min(wanted, settings.limit_docs - self.packer.documents)
+            if settings.limit_tokens:  # a token is a byte at least
+                lengths = np.cumsum(batch.texts.lengths[index:])
+                missing = settings.limit_tokens - self.packer.tokens
+                wanted = min(wanted, 1 + int(np.searchsorted(lengths, missing)))
+            after = index + max(1, wanted)
+            row = int(batch.rows[after]) if after < len(batch.rows) else stop
+            yield batch.between(first, row)._replace(line_count=lines)
+            first, lines = row, 0
+
     def add(self, batch: Batch, *, encode: bool) -> None:
         if self.first_row < 0:
             self.first_row = batch.first_row
@@ -387,6 +424,7 @@ class _UnitBuilder:
             worker.stop_at(batch.bad[0], self.work)
         self.bad += [bad.cut(QUARANTINE_BYTES) for bad in batch.bad]
         self.counts.quarantined += len(batch.bad)
+        self.counts.filtered += batch.filtered
         self.counts.text_bytes += batch.texts.size
         batch = batch._replace(rows=batch.rows - self.first_row)  # from here on, of the unit
         worker.take_room(self.source, batch)
@@ -395,7 +433,7 @@ class _UnitBuilder:
     def finish(self, *, last: bool) -> EncodedUnit:
         packed = self.packer.finish()
         self.counts.empty = self.packer.empty
-        self.counts.dropped = self.packer.dropped
+        self.counts.dropped = self.packer.dropped + self.counts.filtered
         self.counts.too_short = self.packer.too_short
         self.counts.too_long = self.packer.too_long
         self.counts.documents = sum(p.documents for p in packed)

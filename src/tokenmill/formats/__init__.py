@@ -5,7 +5,7 @@ Does: knows the names, headers, indexes, defaults and limits of a trainer's file
 Output: buffers of bytes; a format never touches the disk.
 """
 
-from tokenmill.errors import UsageError
+from tokenmill.errors import UsageError, did_you_mean
 from tokenmill.formats.base import Format
 from tokenmill.formats.build_nanogpt import BUILD_NANOGPT
 from tokenmill.formats.datatrove import DATATROVE
@@ -25,6 +25,24 @@ from tokenmill.system.plugins import added
 PLAIN = (NANOGPT, LLMC, MODDED, BUILD_NANOGPT, MEGATRON, DATATROVE, OLMO, FLAT)
 FRAMED = (MDS, LITDATA, HF, PARQUET)
 FORMATS: dict[str, Format] = {format.name: format for format in (*PLAIN, *FRAMED)}
+# What people call the trainers, where it is not the format's name.
+TRAINERS = {
+    "megatron-lm": "megatron",
+    "nemo": "megatron",
+    "gpt-neox": "megatron",
+    "modded-nanogpt": "modded",
+    "nanotron": "datatrove",
+    "dolma": "olmo",
+    "mosaicml": "mds",
+    "streaming": "mds",
+    "llm-foundry": "mds",
+    "litgpt": "litdata",
+    "huggingface": "hf",
+    "arrow": "hf",
+    "datasets": "hf",
+    "torchtitan": "flat",
+    "bin": "nanogpt",
+}
 FORMATS_GROUP = "tokenmill.formats"  # entry points by which another package adds a format
 
 
@@ -34,8 +52,11 @@ def get_format(name: str) -> Format:
     others: dict[str, Format] = {one.name: one for one in added(FORMATS_GROUP, Format)}
     if name in others:
         return others[name]
-    known = ", ".join([*FORMATS, *others])
-    raise UsageError(f"unknown format {name!r}", hint=f"known: {known}")
+    known = [*FORMATS, *others]
+    raise UsageError(
+        f"unknown format {name!r}",
+        hint=f"{did_you_mean(name, known, TRAINERS)}known: {', '.join(known)}",
+    )
 
 
 def is_format(name: str) -> bool:
@@ -49,9 +70,15 @@ def is_format(name: str) -> bool:
 
 def copies_of(settings: PlanSettings) -> list[Layout]:
     """Every copy of the tokens that a job writes: one for each format, and one more if the first
-    format is framed, because the bare stream is kept until the end."""
-    framed = get_format(settings.first.format).framed
-    return [settings.first, *settings.layouts] if framed else list(settings.layouts)
+    format is made at the end, because the bare stream is kept until then."""
+    made_last = is_made_last(settings)
+    return [settings.first, *settings.layouts] if made_last else list(settings.layouts)
 
 
-__all__ = ["FORMATS", "Format", "copies_of", "get_format", "is_format"]
+def is_made_last(settings: PlanSettings) -> bool:
+    """Whether no file of the first format is what workers write: it has something around every
+    document, or only the count of all tokens tells where a split begins."""
+    return get_format(settings.first.format).framed or settings.val.kind == "tail"
+
+
+__all__ = ["FORMATS", "Format", "copies_of", "get_format", "is_format", "is_made_last"]

@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Callable, Generator, Iterable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.errors import VerificationError
 from tokenmill.settings import Cut, Dtype, Eot, Layout, PlanSettings
+from tokenmill.system.store import Store
 from tokenmill.texts import I64
 
 Array = npt.NDArray[Any]
@@ -95,8 +94,8 @@ def stored_dtype(layout: Layout) -> np.dtype[Any]:
     return np.dtype(layout.dtype).newbyteorder("<")
 
 
-def map_tokens(layout: Layout, path: Path, tokens: int, offset: int) -> Slices:
-    return np.memmap(path, stored_dtype(layout), mode="r", offset=offset, shape=(tokens,))
+def flat_tokens(layout: Layout, content: memoryview, tokens: int, offset: int) -> Slices:
+    return np.frombuffer(content, stored_dtype(layout), tokens, offset)
 
 
 def spans(sizes: Iterable[I64], start: int = 0) -> Iterator[tuple[I64, I64]]:
@@ -183,9 +182,10 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     whole: Callable[[PlanSettings, Layout, str, MadeShards], Iterator[tuple[str, bytes]]] = (
         lambda settings, layout, fingerprint, shards: iter(())
     )
-    read: Callable[[Layout, Path, int], Slices] | None = None
-    # Folder, name: whether a file that is not ours is a true copy that the trainer made of one.
-    is_copy: Callable[[Path, str], bool] = lambda folder, name: False
+    # The content of a token file, how many tokens it should hold; a ValueError if it does not.
+    read: Callable[[Layout, memoryview, int], Slices] | None = None
+    # Whether a file that is not ours is a true copy that the trainer made of one.
+    is_copy: Callable[[Store, str], bool] = lambda store, name: False
 
     @property
     def keeps_documents(self) -> bool:
@@ -195,11 +195,11 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     def header_bytes(self, layout: Layout) -> int:
         return len(self.header(layout, 0))
 
-    def open_tokens(self, layout: Layout, path: Path, tokens: int) -> Slices:
+    def open_tokens(self, layout: Layout, content: memoryview, tokens: int) -> Slices:
         """The tokens of a file that is as long as it should be."""
         if self.read is not None:
-            return self.read(layout, path, tokens)
-        return map_tokens(layout, path, tokens, self.header_bytes(layout))
+            return self.read(layout, content, tokens)
+        return flat_tokens(layout, content, tokens, self.header_bytes(layout))
 
 
 class TokenPieces:
@@ -208,7 +208,6 @@ class TokenPieces:
     def __init__(
         self,
         layout: Layout,
-        path: Path,
         tokens: int,
         lengths: npt.ArrayLike,
         piece: Callable[[int], Slices],
@@ -217,10 +216,7 @@ class TokenPieces:
         self.piece, self.tokens = piece, int(self.ends[-1]) if len(self.ends) else 0
         self.dtype = stored_dtype(layout)
         if self.tokens != tokens:
-            raise VerificationError(
-                f"{path}: holds {self.tokens} tokens, should hold {tokens}",
-                hint="`tokenmill verify` tells what is damaged",
-            )
+            raise ValueError(f"holds {self.tokens} tokens, should hold {tokens}")
 
     def __getitem__(self, part: slice) -> Array:
         start, stop, _ = part.indices(self.tokens)

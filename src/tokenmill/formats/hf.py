@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Generator, Iterator
-from pathlib import Path
 from typing import Any
 
 import xxhash
@@ -66,16 +65,14 @@ def _whole(
     yield "dataset_dict.json", json.dumps({"splits": list(made)}).encode()
 
 
-def _read(layout: Layout, path: Path, tokens: int) -> base.Slices:
+def _read(layout: Layout, content: memoryview, tokens: int) -> base.Slices:
     import pyarrow
     import pyarrow.ipc
 
-    with pyarrow.memory_map(str(path)) as file, pyarrow.ipc.open_stream(file) as stream:
+    with pyarrow.ipc.open_stream(pyarrow.py_buffer(content)) as stream:
         batches = stream.read_all().column("ids").chunks
     lengths = [len(values_of(batch)) for batch in batches]
-    return base.TokenPieces(
-        layout, path, tokens, lengths, lambda number: values_of(batches[number])
-    )
+    return base.TokenPieces(layout, tokens, lengths, lambda number: values_of(batches[number]))
 
 
 HF = base.Format(

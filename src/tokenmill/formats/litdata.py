@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Iterator
-from pathlib import Path
 
 import numpy as np
 
-from tokenmill.errors import VerificationError
 from tokenmill.formats import base
 from tokenmill.settings import Layout, PlanSettings
 
@@ -59,12 +57,12 @@ def _whole(
         yield f"{split}/index.json", json.dumps(index, sort_keys=True).encode()
 
 
-def _read(layout: Layout, path: Path, tokens: int) -> base.Slices:
-    items = int(np.fromfile(path, "<u4", 1)[0])
+def _read(layout: Layout, content: memoryview, tokens: int) -> base.Slices:
+    items = int(np.frombuffer(content, "<u4", 1)[0])
     offset = 4 * (items + 2)
-    if path.stat().st_size != offset + tokens * base.itemsize(layout):
-        raise VerificationError(f"{path}: not a chunk of {tokens} tokens")
-    return base.map_tokens(layout, path, tokens, offset)
+    if len(content) != offset + tokens * base.itemsize(layout):
+        raise ValueError(f"not a chunk of {tokens} tokens")
+    return base.flat_tokens(layout, content, tokens, offset)
 
 
 LITDATA = base.Format(

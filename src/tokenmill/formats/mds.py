@@ -8,10 +8,8 @@ A file of each split's shards, with their hashes, is `index.json`.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Generator, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +19,7 @@ import xxhash
 from tokenmill.errors import UsageError
 from tokenmill.formats import base
 from tokenmill.settings import Layout, PlanSettings
+from tokenmill.system.store import Store, read_whole
 from tokenmill.texts import I64
 
 COLUMN = "tokens"
@@ -127,15 +126,15 @@ def _whole(
         yield f"{split}/index.json", json.dumps(index, sort_keys=True).encode()
 
 
-def _read(layout: Layout, path: Path, tokens: int) -> base.Slices:
-    raw: npt.NDArray[np.uint8] = np.memmap(path, np.uint8, mode="r")
+def _read(layout: Layout, content: memoryview, tokens: int) -> base.Slices:
+    raw: npt.NDArray[np.uint8] = np.frombuffer(content, np.uint8)
     if layout.compression == "zstd":
         import pyarrow
 
         with pyarrow.CompressedInputStream(pyarrow.BufferReader(raw), "zstd") as stream:
             raw = np.frombuffer(stream.read(), np.uint8)
     if len(raw) < 8:
-        raise ValueError(f"{path}: cut short")
+        raise ValueError("cut short")
     count = int(raw[:4].view("<u4")[0])
     offsets = raw[4 : 4 + 4 * (count + 1)].view("<u4").astype(np.int64)
     kinds = raw[offsets[:-1] + SIZE_BYTES] & 3
@@ -146,19 +145,20 @@ def _read(layout: Layout, path: Path, tokens: int) -> base.Slices:
         dtype = base.stored_dtype(layout)
         return np.frombuffer(raw, dtype, int(lengths[number]), int(begins[number]))
 
-    return base.TokenPieces(layout, path, tokens, lengths, piece)
+    return base.TokenPieces(layout, tokens, lengths, piece)
 
 
-def _is_copy(folder: Path, name: str) -> bool:
+def _is_copy(store: Store, name: str) -> bool:
     """streaming unpacks a shard beside its .zstd, and from then on reads that without a look."""
-    split, _, last = name.rpartition("/")
+    folder, _, last = name.rpartition("/")
     try:
-        index = json.loads((folder / split / "index.json").read_bytes())
+        index = json.loads(read_whole(store, f"{folder}/index.json"))
         for shard in index["shards"]:
             raw = shard["raw_data"]
             if shard["zip_data"] and raw["basename"] == last:
-                with open(folder / name, "rb") as file:
-                    digest = hashlib.file_digest(file, xxhash.xxh3_64)
+                digest = xxhash.xxh3_64()
+                for content in store.stream(name, 0, store.size(name) or 0):
+                    digest.update(content)
                 return bool(digest.hexdigest() == raw["hashes"][HASH])
     except (OSError, ValueError, LookupError, TypeError):
         pass  # whatever is wrong with the index is said elsewhere

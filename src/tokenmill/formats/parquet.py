@@ -10,7 +10,6 @@ import functools
 import io
 import json
 from collections.abc import Generator
-from pathlib import Path
 from threading import Lock
 
 import numpy as np
@@ -47,10 +46,12 @@ def _write(shard: base.Shard) -> Generator[bytes, None, None]:
     yield taken(sink)
 
 
-def _read(layout: Layout, path: Path, tokens: int) -> base.Slices:
+def _read(layout: Layout, content: memoryview, tokens: int) -> base.Slices:
     import pyarrow.parquet
 
-    file = pyarrow.parquet.ParquetFile(path, memory_map=True, page_checksum_verification=True)
+    file = pyarrow.parquet.ParquetFile(
+        pyarrow.BufferReader(content), page_checksum_verification=True
+    )
     counts = json.loads((file.metadata.metadata or {}).get(KEY.encode(), b"[]"))
     lock = Lock()  # several threads read
 
@@ -60,7 +61,7 @@ def _read(layout: Layout, path: Path, tokens: int) -> base.Slices:
             column = file.read_row_group(number, columns=["ids"], use_threads=False).column(0)
         return np.concatenate([values_of(chunk) for chunk in column.chunks])
 
-    return base.TokenPieces(layout, path, tokens, counts, piece)
+    return base.TokenPieces(layout, tokens, counts, piece)
 
 
 PARQUET = base.Format(

@@ -70,6 +70,13 @@ class Batch(NamedTuple):
             return self.stands_for
         return self.texts.size + sum(len(bad.content) for bad in self.bad)
 
+    @property
+    def filtered(self) -> int:
+        """Rows that `--where` leaves out: neither documents nor bad."""
+        if self.fragment is not None:
+            return 0
+        return self.row_count - len(self.rows) - len(self.bad)
+
     def until(self, stop_row: int) -> Batch:
         """Its rows before one; lines of the rows behind it are not counted."""
         if self.first_row + self.row_count <= stop_row:

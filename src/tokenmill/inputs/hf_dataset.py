@@ -25,6 +25,7 @@ import xxhash
 from tokenmill.errors import RefusedError, SourceError, StorageError, UsageError
 from tokenmill.inputs.readers.arrow_ipc import BatchStream, layout_of, open_batches
 from tokenmill.inputs.readers.fields import check_column
+from tokenmill.inputs.split_names import SplitChoice, split_named, two_splits
 from tokenmill.system.cache import GrowingFile, cache_folder
 from tokenmill.system.disk import content_digest, remove_folder, sweep_unlocked
 
@@ -40,10 +41,7 @@ def is_dataset(inputs: Any) -> bool:
     """Whether it comes from `datasets` or looks as if; raises for kinds that cannot be read."""
     family = [cls for cls in type(inputs).__mro__ if cls.__module__.split(".")[0] == "datasets"]
     if isinstance(inputs, dict) and (family or any(map(_looks_like_one, inputs.values()))):
-        raise UsageError(
-            f"a {type(inputs).__name__} of several splits ({', '.join(map(str, inputs))})",
-            hint="give one of them: tokenmill.prepare(dataset['train'], ...)",
-        )
+        return all(map(is_dataset, inputs.values()))
     if _looks_like_one(inputs):
         return True
     if family:
@@ -56,6 +54,28 @@ def is_dataset(inputs: Any) -> bool:
             "a list of datasets", hint="join them first: datasets.concatenate_datasets([...])"
         )
     return False
+
+
+def chosen_splits(inputs: Any, choice: SplitChoice) -> tuple[list[Any], list[Any]]:
+    """The datasets for train and for val: of a DatasetDict by the names of its splits."""
+    if not isinstance(inputs, dict):
+        return [inputs], []
+    names = [str(name) for name in inputs]
+    if not choice.wanted:
+        if len(names) > 1 and not choice.all_splits:
+            raise two_splits(f"a {type(inputs).__name__}", names)
+        return list(inputs.values()), []
+    chosen = {
+        wanted: [one for name, one in inputs.items() if split_named(str(name)) == wanted]
+        for wanted in choice.wanted
+    }
+    for wanted, found in chosen.items():
+        if not found:
+            raise UsageError(
+                f"the {type(inputs).__name__} has no split {wanted!r}",
+                hint=f"its splits are: {', '.join(names)}",
+            )
+    return chosen[choice.wanted[0]], chosen.get("validation", []) if choice.by_name else []
 
 
 def _looks_like_one(value: Any) -> bool:

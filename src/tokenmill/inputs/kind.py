@@ -57,6 +57,7 @@ class InputKind(ABC):
     cuts_documents = False  # its reader itself cuts long documents
     quarantines_fatal = False  # its reader itself takes out the rows in `aside`: it knows lines
     numbers_rows = False  # a segment's rows count from the first of the file, not of the segment
+    sequential = False  # only reading all that comes before tells where a row begins
     parts = "bytes"  # what the start and the stop of a segment count
 
     def __init_subclass__(cls) -> None:
@@ -75,6 +76,19 @@ class InputKind(ABC):
     def check(self, path: str, mtime_ns: int, compression: str, text_column: str) -> FileFacts:
         """Refuse a file without the text column; what else the file tells without being read."""
         return FileFacts()
+
+    def check_columns(
+        self, path: str, mtime_ns: int, compression: str, names: tuple[str, ...]
+    ) -> FileFacts:
+        """The same where a template or a filter reads several columns."""
+        raise InputError(
+            f"{path}: {self.title} has no columns to read by --text or --where",
+            hint="give such files to another run",
+        )
+
+    def settled(self, path: str, compression: str) -> InputKind:
+        """The kind, where only the file's beginning tells which of two it is."""
+        return self
 
     def segments(self, source: Source, reading: Reading) -> Iterator[Segment]:
         """Cut a file, from its bytes and from constants alone."""

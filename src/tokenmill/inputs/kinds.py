@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,19 +16,31 @@ import msgspec
 
 from tokenmill.errors import InputError, SourceError, UsageError
 from tokenmill.inputs.batch import Batch, FatalRows, SignOfLife, nobody_watches, set_aside
+from tokenmill.inputs.input_rules import InputRules
 from tokenmill.inputs.kind import InputKind, ReadRequest
 from tokenmill.inputs.readers.arrow import ARROW
 from tokenmill.inputs.readers.fragments import in_fragments
 from tokenmill.inputs.readers.jsonl import JSONL
 from tokenmill.inputs.readers.parquet import PARQUET
 from tokenmill.inputs.readers.text import TEXT
+from tokenmill.inputs.rows.csv_files import CSV, TSV
+from tokenmill.inputs.rows.json_arrays import JSON_ARRAY
 from tokenmill.inputs.segments import Segment
 from tokenmill.inputs.source import Source
 from tokenmill.settings import Reading
 from tokenmill.system.memory import NO_LIMIT, MemoryShare
 from tokenmill.system.plugins import added
 
-BUILT_IN: tuple[InputKind, ...] = (PARQUET, ARROW, JSONL, TEXT)
+BUILT_IN: tuple[InputKind, ...] = (PARQUET, ARROW, JSONL, TEXT, CSV, TSV, JSON_ARRAY)
+# Text files that are read where they are named, by a path or a glob; beside data in a folder they
+# are hardly meant as documents.
+_NAMED = """
+.md .markdown .mdx .rst .adoc .org .tex .html .htm .css .py .pyi .c .h .cc .cpp .cxx .hh .hpp .cu
+.java .kt .scala .go .rs .js .mjs .jsx .ts .tsx .rb .php .pl .pm .lua .r .jl .swift .cs .fs .hs .ml
+.clj .ex .exs .erl .sh .bash .zsh .sql .zig .nim .dart .v .sv .vhd .f90 .asm .s .lean .yaml .yml
+.toml .ini .cfg .log
+"""
+NAMED_TEXT = frozenset(_NAMED.split())
 COMPRESSIONS = {".gz": "gz", ".zst": "zst", ".bz2": "bz2", ".xz": "xz"}
 INPUTS_GROUP = "tokenmill.inputs"
 
@@ -51,29 +64,73 @@ def kind_named(name: str) -> InputKind:
     for kind in _all_kinds():
         if kind.name == name:
             return kind
-    raise InputError(f"{name}: an unknown kind of input", hint="is its package not installed?")
+    raise InputError(
+        f"{name}: an unknown kind of input",
+        hint=f"known are {', '.join(kind.name for kind in BUILT_IN)}, and those of installed "
+        "packages",
+    )
 
 
-def kind_of_path(path: str) -> tuple[InputKind, str]:
-    """The kind of a file by its extension, and how the file is compressed."""
+def extension_of(path: str) -> tuple[str, str]:
+    """The extension that tells the kind of a file, and how the file is compressed."""
     stem, extension = os.path.splitext(path.lower())
     compression = COMPRESSIONS.get(extension, "")
-    if compression:
-        extension = os.path.splitext(stem)[1]
+    return os.path.splitext(stem)[1] if compression else extension, compression
+
+
+# Beside data: about the data, and not meant as documents.
+ABOUT = re.compile(
+    r"(?:readme|licen[cs]e|copying|notice|changelog|citation|authors|contributing)(?:[.-].*)?"
+    r"|.*\.(?:md|markdown|rst)|sha256sums|md5sums|checksums?(?:\..*)?|\.gitattributes",
+    re.IGNORECASE,
+)
+
+
+def stray_reason(path: str, rules: InputRules) -> str:
+    """Why a file that a search found is not an input; '' where it is one."""
+    name = os.path.basename(path)
+    if rules.kind_for(path) or not ABOUT.fullmatch(name):
+        return ""
+    extension, _ = extension_of(name)
+    data = any(extension in kind.extensions for kind in BUILT_IN)
+    return "" if data else "about the data (name it to read it)"
+
+
+def kind_of_path(path: str, forced: str = "", *, searched: bool = False) -> tuple[InputKind, str]:
+    """The kind of a file by its extension, or as the user says; and how the file is compressed.
+
+    `searched`: found in a folder, and not named.
+    """
+    extension, compression = extension_of(path)
+    if forced:
+        kind = kind_named(forced)
+        if compression and not kind.may_be_compressed:
+            raise InputError(f"{path}: {kind.title} cannot be compressed as a whole")
+        return kind, compression
+    if extension in NAMED_TEXT and not searched:
+        return TEXT, compression
     for kind in _all_kinds():
         if extension in kind.extensions and (kind.may_be_compressed or not compression):
             return kind, compression
     known = [e for kind in _all_kinds() for e in kind.extensions]
     raise InputError(
         f"{path}: unknown extension {''.join(Path(path).suffixes[-2:]) or '(none)'}",
-        hint=f"read are {', '.join(known)}, and JSON lines and text with "
-        f"{', '.join(COMPRESSIONS)}; name the files you want, for example with a glob",
+        hint=f"read are {', '.join(known)}, source code and Markdown that is named, and all but "
+        f"parquet and Arrow with {', '.join(COMPRESSIONS)}; --as text (jsonl, csv ...) says what "
+        "other files are, a glob names the files you want",
     )
+
+
+def reading_for(source: Source, reading: Reading) -> Reading:
+    """How one source is read: it may have a text column of its own."""
+    if not source.text_column:
+        return reading
+    return msgspec.structs.replace(reading, text_column=source.text_column)
 
 
 def segments_of(source: Source, reading: Reading) -> Iterator[Segment]:
     """Cut one source. The only step that looks into the file: a parquet footer, Arrow's headers."""
-    return kind_named(source.kind).segments(source, reading)
+    return kind_named(source.kind).segments(source, reading_for(source, reading))
 
 
 def read_segment(
@@ -92,7 +149,7 @@ def read_segment(
     bytes, in `bad`. Long documents come in pieces where that is exact; with `whole`, only those of
     text files. What must be held whole and does not fit the room is refused.
     """
-    kind = kind_named(source.kind)
+    kind, reading = kind_named(source.kind), reading_for(source, reading)
     if whole and not kind.cuts_documents:
         reading = msgspec.structs.replace(reading, may_cut=False)
     batches = kind.read(ReadRequest(source, segment, reading, aside or {}, alive, room))

@@ -10,6 +10,7 @@ import fnmatch
 import functools
 import glob
 import os
+import re
 from pathlib import Path
 
 import msgspec
@@ -65,13 +66,34 @@ def expand(argument: str, skipped: list[SkippedFile]) -> list[str]:
                 f"{argument}: no file matches", hint="check the pattern; an empty glob is an error"
             )
         return files
-    raise InputError(f"{argument}: no such file or directory")
+    if argument == "-":
+        raise InputError("-: only `prepare` reads standard input", hint="write it to a file")
+    hint = ""
+    if re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", argument):
+        hint = f"a dataset on the Hub is hf://datasets/{argument}"
+    raise InputError(f"{argument}: no such file or directory", hint=hint)
+
+
+def base_of(argument: str) -> tuple[str, bool]:
+    """The folder that an argument names, and whether files below it are found by searching."""
+    if os.path.isdir(argument):
+        return os.path.abspath(argument), True
+    if os.path.exists(argument):
+        return os.path.dirname(os.path.dirname(os.path.abspath(argument))), False
+    parts = Path(argument).parts
+    return os.path.abspath(os.path.join("", *parts[: _fixed_parts(argument)])), True
+
+
+def _fixed_parts(pattern: str) -> int:
+    """Leading components without magic: named by the user, hidden or not."""
+    fixed = 0
+    while not glob.has_magic(Path(pattern).parts[fixed]):
+        fixed += 1
+    return fixed
 
 
 def _expand_glob(pattern: str, skipped: list[SkippedFile]) -> list[str]:
-    fixed = 0  # leading components without magic: named by the user, hidden or not
-    while not glob.has_magic(Path(pattern).parts[fixed]):
-        fixed += 1
+    fixed = _fixed_parts(pattern)
     files: list[str] = []
     # include_hidden, so that a skipped file is listed and not just absent
     for match in sorted(glob.glob(pattern, recursive=True, include_hidden=True), key=os.fsencode):

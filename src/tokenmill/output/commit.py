@@ -20,7 +20,7 @@ import numpy as np
 import xxhash
 
 from tokenmill.errors import StorageError, TokenmillError
-from tokenmill.formats import get_format
+from tokenmill.formats import get_format, is_made_last
 from tokenmill.formats.base import Array, MadeFile, stored_dtype
 from tokenmill.output.durability import UnitTable
 from tokenmill.output.editions import (
@@ -32,21 +32,13 @@ from tokenmill.output.editions import (
     make_edition,
 )
 from tokenmill.output.file_maker import FileMaker, digested
-from tokenmill.output.files import OutputFiles
 from tokenmill.output.manifest import MANIFEST_VERSION, Manifest, SplitEntry
-from tokenmill.output.workspace import Workspace
+from tokenmill.output.workspace import FILES, Workspace, folders_of
+from tokenmill.planning.empty_splits import refuse_empty
 from tokenmill.planning.plan import Plan
 from tokenmill.settings import is_plain_name
-from tokenmill.system.disk import (
-    explained,
-    is_published,
-    publish,
-    read_file,
-    read_piece,
-    sync_directory,
-    withdraw,
-    write_atomic,
-)
+from tokenmill.system.disk import explained
+from tokenmill.system.store import PlacedStore, Store, read_small
 from tokenmill.texts import I64
 from tokenmill.tokens.counts import Counts, State
 from tokenmill.tokens.placement import StreamState
@@ -69,24 +61,26 @@ class _GrownFile:
     def size(self) -> int:
         return int(self.pieces[:, 1].sum())
 
-    def put_header(self, header: bytes, files: OutputFiles) -> None:
-        files.write(self.name, 0, header)
+    def put_header(self, header: bytes, files: PlacedStore) -> None:
+        files.write_at(self.name, 0, header)
         first = np.array([[0, *digested(header)]], np.uint64)
         self.pieces = np.concatenate((first, self.pieces))
 
-    def take(self, other: _GrownFile, files: OutputFiles) -> None:
+    def take(self, other: _GrownFile, files: PlacedStore) -> None:
         """The pieces of another file behind ours: the same bytes at the same place, however often
         this is begun."""
         shift = self.pieces[-1, 0] + self.pieces[-1, 1] - other.pieces[0, 0]
         moved = other.pieces + np.array([shift, 0, 0], np.uint64)
         for offset, length, _ in other.pieces.tolist():
-            files.write(self.name, offset + int(shift), files.read(other.name, offset, length))
+            with explained("read", files.where(other.name)):
+                content = files.read(other.name, offset, length)
+            files.write_at(self.name, offset + int(shift), content)
         self.pieces = np.concatenate((self.pieces, moved))
 
-    def made(self, files: OutputFiles) -> MadeFile:
+    def made(self, files: PlacedStore) -> MadeFile:
         """The file, once its pieces are checked to be without gap or overlap."""
         offsets, lengths = self.pieces[:, 0], self.pieces[:, 1]
-        actual_size = files.size(self.name)
+        actual_size = files.size(self.name) or 0
         has_gap = not np.array_equal(offsets, np.cumsum(lengths) - lengths)
         if has_gap or actual_size != self.size:
             raise StorageError(
@@ -120,20 +114,26 @@ def commit(
     final: State,
     workspace: Workspace,
     check_interrupt: Callable[[], None] = lambda: None,
+    *,
+    allow_empty: bool = True,
 ) -> Manifest:
     """Make the dataset visible, all at once. Every unit is durable when this is called.
 
-    Before the names: headers and index are written, all files checked and synced.
+    Before the names: headers and index are written, all files checked and synced. A split without
+    tokens is refused unless it is allowed: the work folder stays, and a run may go on.
     """
+    totals = _checked_totals(plan, ledger)
     evidence = xxhash.xxh3_128_hexdigest(plan.fingerprint.encode() + ledger.evidence())
     with contextlib.closing(FileMaker(workspace, evidence, check_interrupt)) as maker:
         grown = {name: _GrownFile(name, pieces) for name, pieces in _by_file(ledger).items()}
-        streams = _working_streams(plan, final, grown, workspace)
+        streams = _working_streams(plan, final, grown, maker.files)
         index = _index_files(plan, grown, maker.files)
         layouts, editions = plan.settings.layouts, []
-        if not get_format(layouts[0].format).framed:
+        if not is_made_last(plan.settings):
             editions = [_written_edition(plan, streams, grown, maker)]
         editions += [make_edition(plan, one, streams, maker) for one in layouts[len(editions) :]]
+        if not allow_empty:
+            refuse_empty(plan.settings, editions[0].splits, totals.documents)
         files = [file for edition in editions for file in edition.files] + index
         for _, made in files:
             maker.files.sync(made.working)
@@ -141,7 +141,7 @@ def commit(
     content = Content(
         files,
         [split for edition in editions for split in edition.splits],
-        counts=_checked_totals(plan, ledger).to_dict(),
+        counts=totals.to_dict(),
         sources=[
             {**source.identity(), **counts.to_dict()}
             for source, counts in zip(plan.sources, ledger.by_source, strict=True)
@@ -170,30 +170,33 @@ def carry_out(plan: Plan, content: Content, workspace: Workspace) -> Manifest:
     # A file of somebody else's has no working name, and stays where it is.
     names = {entry.path: made.working for entry, made in content.files if made.working}
     decision = Commit(names, manifest)
-    write_atomic(workspace.commit, msgspec.json.encode(decision))
+    store = workspace.store
+    store.write_whole(workspace.commit, msgspec.json.encode(decision))
     for path, working in decision.names.items():
-        publish(workspace.files / working, workspace.output / path)
-    for folder in workspace.folders_of(decision.names):
-        sync_directory(folder)
-    workspace.put(workspace.manifest, decision.manifest.encode())
+        store.publish(f"{FILES}/{working}", path)
+    for folder in folders_of(decision.names):
+        store.sync_names(folder)
+    store.write_whole(workspace.manifest, decision.manifest.encode())
     return manifest
 
 
 def read_commit(workspace: Workspace) -> Commit:
+    where = workspace.store.where(workspace.commit)
     try:
-        decision = msgspec.json.decode(read_file(workspace.commit), type=Commit)
+        content = read_small(workspace.store, workspace.commit)
+        decision = msgspec.json.decode(content, type=Commit)
     except msgspec.DecodeError as error:
         raise StorageError(
-            f"{workspace.commit}: cannot be read: {error}",
+            f"{where}: cannot be read: {error}",
             hint="which files are its own cannot be told: look into the folder, remove it by hand",
         ) from None
-    Manifest.decode(decision.manifest.encode(), str(workspace.commit))  # its own checksum
+    Manifest.decode(decision.manifest.encode(), where)  # its own checksum
     paths = {entry.path for entry in decision.manifest.files}
     if IMPORTED in decision.manifest.plan:  # token files that were there before, and stay
         paths -= {e.path for e in decision.manifest.files if e.kind in ("tokens", "sidecar")}
     if decision.names.keys() != paths or not all(map(is_plain_name, decision.names.values())):
         raise StorageError(
-            f"{workspace.commit}: names files that are not those of its manifest",
+            f"{where}: names files that are not those of its manifest",
             hint="look into the folder, and remove it by hand",
         )
     return decision
@@ -204,7 +207,7 @@ def published(workspace: Workspace, decision: Commit) -> list[str]:
     return [
         path
         for path, working in decision.names.items()
-        if is_published(workspace.files / working, workspace.output / path)
+        if workspace.store.is_published(f"{FILES}/{working}", path)
     ]
 
 
@@ -213,9 +216,9 @@ def roll_back(workspace: Workspace) -> None:
     decision = read_commit(workspace)
     taken = published(workspace, decision)
     for path in taken:
-        withdraw(workspace.files / decision.names[path], workspace.output / path)
-    for folder in workspace.folders_of(taken):
-        sync_directory(folder)
+        workspace.store.withdraw(f"{FILES}/{decision.names[path]}", path)
+    for folder in folders_of(taken):
+        workspace.store.sync_names(folder)
     workspace.forget_commit()
 
 
@@ -232,13 +235,13 @@ class _WorkingStream:
     """A stream in the work folder (`reframe.StoredStream`)."""
 
     def __init__(
-        self, plan: Plan, workspace: Workspace, splits: tuple[str, ...], state: StreamState
+        self, plan: Plan, store: Store, splits: tuple[str, ...], state: StreamState
     ) -> None:
         self.name = stream_name(splits)
         self.settings, self.layout = plan.settings, plan.settings.first
         self.tokens, self.documents = state.tokens, state.documents
         self.sources = [source.name for source in plan.sources]
-        self.folder = workspace.files
+        self.store = store
         self.header_bytes = get_format(self.layout.format).header_bytes(self.layout)
         self.dtype = stored_dtype(self.layout)
         self.files: list[tuple[int, WorkingFile]] = []  # by their first token
@@ -262,11 +265,11 @@ class _WorkingStream:
         return np.frombuffer(content, "<u8").astype(np.int64)
 
     def _bytes(self, working: str, at: int, length: int) -> bytes:
-        path = self.folder / working
-        with explained("read", path):
-            content = read_piece(path, at, length)
+        where = self.store.where(working)
+        with explained("read", where):
+            content = self.store.read(working, at, length)
         if len(content) != length:
-            raise StorageError(f"{path}: shorter than it was")
+            raise StorageError(f"{where}: shorter than it was")
         return content
 
     def origins_of(self, first: int, stop: int) -> tuple[list[str], I64, I64]:
@@ -274,17 +277,17 @@ class _WorkingStream:
 
     @functools.cached_property
     def _runs(self) -> Array:
-        return np.memmap(self.folder / f"{self.name}.runs", "<u8", mode="r").reshape(-1, 3)
+        return np.frombuffer(self.store.view(f"{self.name}.runs"), "<u8").reshape(-1, 3)
 
 
 def _working_streams(
-    plan: Plan, final: State, grown: dict[str, _GrownFile], workspace: Workspace
+    plan: Plan, final: State, grown: dict[str, _GrownFile], store: Store
 ) -> list[_WorkingStream]:
     """The streams that the workers wrote, with their files in order."""
     streams = []
     token_files = sorted(file for file in map(WorkingFile.named, grown) if file is not None)
     for splits, state in zip(streams_of(plan.settings.val), final.streams, strict=True):
-        stream = _WorkingStream(plan, workspace, splits, state)
+        stream = _WorkingStream(plan, store, splits, state)
         token = 0
         for split in splits:
             for file in (one for one in token_files if one.split == split):
@@ -327,7 +330,7 @@ def _written_edition(
     return lay_out_edition(plan, reframed, shards, maker, finished_file)
 
 
-def _index_files(plan: Plan, grown: dict[str, _GrownFile], files: OutputFiles) -> list[DatasetFile]:
+def _index_files(plan: Plan, grown: dict[str, _GrownFile], files: PlacedStore) -> list[DatasetFile]:
     index: list[DatasetFile] = []
     for stream in map(stream_name, streams_of(plan.settings.val)):
         for kind in ("ends", "runs"):

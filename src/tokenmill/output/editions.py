@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from tokenmill.formats import get_format
 from tokenmill.formats.base import Buffers, MadeFile, MadeShards
 from tokenmill.output.file_maker import FileMaker, digested, made_file
-from tokenmill.output.files import OutputFiles
 from tokenmill.output.manifest import FileEntry, SplitEntry, checksum_of_digests
 from tokenmill.planning.plan import BoundPlan, Plan
 from tokenmill.settings import Layout
+from tokenmill.system.store import PlacedStore
 from tokenmill.tokens.placement import CutRule
 from tokenmill.tokens.reframe import ReframedStream, StoredStream
 from tokenmill.tokens.shards import (
@@ -105,7 +105,7 @@ def lay_out_edition(
     return Edition(files + beside, splits)
 
 
-def index_tables(files: list[DatasetFile], units: bytes, output: OutputFiles) -> list[DatasetFile]:
+def index_tables(files: list[DatasetFile], units: bytes, output: PlacedStore) -> list[DatasetFile]:
     """The tables of units and of all files' pieces. Each is stored as a single piece, because
     the other pieces are found through it."""
     tables = []
@@ -113,7 +113,7 @@ def index_tables(files: list[DatasetFile], units: bytes, output: OutputFiles) ->
     for path, content in ((UNITS, units), (PIECES, pieces)):
         working = path.replace("/", "-")
         output.truncate(working, 0)
-        output.write(working, 0, content)
+        output.write_at(working, 0, content)
         output.sync(working)
         made = made_file(working, [digested(content)], {})
         tables.append(dataset_file(made, path, path.removeprefix("index/")))

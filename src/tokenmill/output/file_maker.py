@@ -18,7 +18,8 @@ from tokenmill.formats.base import Buffers, Info, MadeFile
 from tokenmill.output.files import AppendLog, OutputFiles, is_intact
 from tokenmill.output.journal import framed, journal_header, read_log
 from tokenmill.output.workspace import Workspace
-from tokenmill.system.disk import Buffer, sync_directory
+from tokenmill.system.disk import Buffer
+from tokenmill.system.store import has_file
 
 PIECE_BYTES = 8 << 20
 LOG = "made"
@@ -45,7 +46,7 @@ class FileMaker:
         self._header = journal_header(fingerprint)
         self._log: AppendLog | None = None
         known, self._length = read_log(
-            self.files.folder / LOG, fingerprint, lambda body: made_file(*_decode(body))
+            self.files, LOG, fingerprint, lambda body: made_file(*_decode(body))
         )
         self.kept = {made.working: made for made in known}
 
@@ -63,7 +64,7 @@ class FileMaker:
         at = 0
         self.files.truncate(working, 0)
         for piece in _in_pieces(noted()):
-            self.files.write(working, at, piece)
+            self.files.write_at(working, at, piece)
             pieces.append(digested(piece))
             at += len(piece)
             self.check_interrupt()
@@ -73,23 +74,19 @@ class FileMaker:
 
     def _note(self, made: MadeFile) -> None:
         self.files.sync(made.working)
-        folder = self.files.folder
         if self._log is None:
-            self._log = AppendLog(folder / LOG, self._length, self._header)
-        sync_directory(folder)
+            self._log = AppendLog(self.files.path / LOG, self._length, self._header)
+        self.files.sync_names("")
         record = made.working, made.pieces.tolist(), made.info
         self._log.append(framed(msgspec.msgpack.encode(record)))
         self.kept[made.working] = made
 
     def _is_whole(self, made: MadeFile) -> bool:
-        path, at = self.files.folder / made.working, 0
-        try:
-            if path.stat().st_size != made.size:
-                return False
-        except OSError:
+        at = 0
+        if not has_file(self.files, made.working) or self.files.size(made.working) != made.size:
             return False
         for length, digest in made.pieces.tolist():
-            if not is_intact(path, at, length, digest):
+            if not is_intact(self.files, made.working, at, length, digest):
                 return False
             at += length
             self.check_interrupt()

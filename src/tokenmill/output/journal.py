@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -17,7 +16,7 @@ import xxhash
 
 from tokenmill.inputs.segments import UnitId
 from tokenmill.settings import is_plain_name
-from tokenmill.system.disk import read_file
+from tokenmill.system.store import Store, read_small
 from tokenmill.tokens.counts import Counts, State
 
 JOURNAL_MAGIC = b"tokenmill-journal-1\n"
@@ -70,16 +69,16 @@ def framed(body: bytes) -> bytes:
     return _FRAME.pack(len(body), xxhash.xxh3_64_intdigest(body)) + body
 
 
-def read_journal(path: Path, fingerprint: str) -> tuple[list[UnitRecord], int]:
-    return read_log(path, fingerprint, _unit_record)
+def read_journal(store: Store, name: str, fingerprint: str) -> tuple[list[UnitRecord], int]:
+    return read_log(store, name, fingerprint, _unit_record)
 
 
 def read_log(
-    path: Path, fingerprint: str, decode: Callable[[bytes], Record]
+    store: Store, name: str, fingerprint: str, decode: Callable[[bytes], Record]
 ) -> tuple[list[Record], int]:
     """The valid records and the length they take; whatever follows is torn and ignored."""
     try:
-        content = read_file(path)
+        content = read_small(store, name)
     except FileNotFoundError:
         return [], 0
     header = journal_header(fingerprint)

@@ -6,19 +6,19 @@ gives the same manifest, byte for byte.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import xxhash
 
-from tokenmill.errors import VerificationError
+from tokenmill.errors import StorageError, VerificationError
 from tokenmill.formats import is_format
 from tokenmill.settings import PlanSettings, is_plain_name, is_plain_path
-from tokenmill.system.disk import read_file
+from tokenmill.system.store import NotAFileError, Place, read_whole, store_of
 
 MANIFEST_VERSION = 2
-NOT_DATA = ("manifest.json", "run.json", "index")  # never among a dataset's files
+MANIFEST = "manifest.json"
+NOT_DATA = (MANIFEST, "run.json", "index")  # never among a dataset's files
 
 
 class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,12 +98,16 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 raise VerificationError(f"{where}: names an index that is not its own: {stream!r}")
 
     @classmethod
-    def load(cls, path: Path) -> Manifest:
+    def load(cls, place: Place, name: str = MANIFEST) -> Manifest:
+        store = store_of(place)
         try:
-            content = read_file(path)
-        except (FileNotFoundError, IsADirectoryError) as error:
-            raise VerificationError(f"{path}: cannot be read: {error.strerror}") from None
-        return cls.decode(content, str(path))
+            content = read_whole(store, name)
+        except OSError as error:
+            told = f"{store.where(name)}: cannot be read: {error.strerror or error}"
+            if isinstance(error, FileNotFoundError | NotAFileError):
+                raise VerificationError(told) from None
+            raise StorageError(told) from None
+        return cls.decode(content, store.where(name))
 
 
 def _is_own(path: str) -> bool:

@@ -17,15 +17,16 @@ import msgspec
 
 from tokenmill.errors import RefusedError, StorageError, VerificationError
 from tokenmill.formats import FORMATS, is_format
+from tokenmill.inputs.source import SAMPLED, Source
 from tokenmill.output.commit import IMPORTED, published, read_commit, roll_back
 from tokenmill.output.durability import UnitLog
 from tokenmill.output.files import is_intact
 from tokenmill.output.journal import UnitRecord, read_journal
 from tokenmill.output.manifest import Manifest
-from tokenmill.output.workspace import WORK, Lock, Workspace
+from tokenmill.output.workspace import FILES, JOURNAL, WORK, Workspace
 from tokenmill.planning.plan import Plan, difference
 from tokenmill.settings import RunSettings
-from tokenmill.system.disk import create_exclusively, read_file
+from tokenmill.system.store import read_small, read_whole
 
 # By segment: rows that ended their worker, of units that must be done again all the same.
 QuarantinedRows = dict[tuple[int, int], dict[int, str]]
@@ -34,12 +35,16 @@ QuarantinedRows = dict[tuple[int, int], dict[int, str]]
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
+FileState = tuple[int, int]  # of an input: the time of its last change, and its inode
+
+
 class _BoundPlan(msgspec.Struct, frozen=True):
     """plan.json: what an output is bound to, and when its inputs were last written to. A manifest
     can be read as one too."""
 
     plan: dict[str, Any]
     mtimes: dict[str, int] = {}
+    states: dict[str, FileState] = {}  # of the inputs; empty in plans of before
 
 
 class JobState(msgspec.Struct, frozen=True):
@@ -64,22 +69,22 @@ def open_job(
         _refuse_ours(workspace)
     else:
         _refuse_foreign(workspace)
-    if workspace.manifest.exists() and not workspace.work.exists() and not run.overwrite:
+    if workspace.has(workspace.manifest) and not workspace.has(WORK) and not run.overwrite:
         yield JobState(_finished(plan, workspace))
         return
-    lock = Lock(workspace)
+    lock = workspace.lock()
     try:
-        begun = workspace.removing.exists() and not workspace.manifest.exists()
+        begun = workspace.has(workspace.removing) and not workspace.has(workspace.manifest)
         if run.overwrite or begun:  # else nothing of the dataset is gone, and nothing shall go
             _remove_old(plan, workspace)
-        if workspace.manifest.exists():  # a crash before the work folder was removed
+        if workspace.has(workspace.manifest):  # a crash before the work folder was removed
             yield JobState(_finished(plan, workspace))
             return
-        mtimes = _bind(plan, workspace)
-        if workspace.commit.exists():
+        bound = _bind(plan, workspace)
+        if workspace.has(workspace.commit):
             roll_back(workspace)
         workspace.clear_spill()
-        books, durable, aside = _recover(plan, run, workspace, mtimes, check_interrupt)
+        books, durable, aside = _recover(plan, run, workspace, bound, check_interrupt)
         with contextlib.closing(books):
             yield JobState(books=books, durable=durable, aside=aside)
     finally:
@@ -90,9 +95,10 @@ def bound_revisions(workspace: Workspace) -> dict[str, str]:
     """The commits of the Hub that an output is bound to: what it was begun with holds, whatever
     its branch points to today."""
     refuse_links(workspace.output)
-    for path in (workspace.plan, workspace.manifest):
+    for name in (workspace.plan, workspace.manifest):
         with contextlib.suppress(OSError, StorageError, *UNREADABLE):  # for opening it to tell
-            plan = msgspec.json.decode(read_file(path), type=_BoundPlan).plan
+            content = read_small(workspace.store, name)
+            plan = msgspec.json.decode(content, type=_BoundPlan).plan
             return msgspec.convert(plan.get("revisions", {}), dict[str, str])
     return {}
 
@@ -132,24 +138,24 @@ def refuse_output(plan: Plan, workspace: Workspace) -> None:
     """What `prepare` would refuse, found without touching anything."""
     refuse_links(workspace.output)
     _refuse_foreign(workspace)
-    if workspace.manifest.exists():
+    if workspace.has(workspace.manifest):
         _finished(plan, workspace)
-    elif workspace.plan.exists():
+    elif workspace.has(workspace.plan):
         _compare_bound(plan, workspace)
 
 
 def _refuse_foreign(workspace: Workspace) -> None:
     """A folder with files must hold a manifest of ours, or a job of ours."""
-    if workspace.manifest.exists():
+    if workspace.has(workspace.manifest):
         try:
-            Manifest.load(workspace.manifest)
+            Manifest.load(workspace.store)
             return
         except VerificationError as error:
-            if workspace.manifest.exists():  # else another coordinator has just removed it
+            if workspace.has(workspace.manifest):  # else another coordinator has just removed it
                 raise RefusedError(
                     error.message, hint="give another folder with -o; nothing here is touched"
                 ) from None
-    if workspace.work.exists():
+    if workspace.has(WORK):
         return
     foreign = workspace.foreign_files()
     if foreign:
@@ -163,41 +169,41 @@ def _refuse_foreign(workspace: Workspace) -> None:
 def _refuse_ours(workspace: Workspace) -> None:
     """There is nothing to import in files that `prepare` made, and to start over is to remove
     them: `import` is never asked for that."""
-    for path in (workspace.manifest, workspace.removing, workspace.plan):
-        if not path.exists():
+    for name in (workspace.manifest, workspace.removing, workspace.plan):
+        if not workspace.has(name):
             continue
         hint = "look into the folder, and remove it by hand"
-        if IMPORTED not in _read_plan(path, hint).plan:
+        if IMPORTED not in _read_plan(workspace, name, hint).plan:
             raise RefusedError(
                 f"{workspace.output}: its files are tokenmill's own, and need no import",
                 hint="verify, inspect and export work on a finished dataset as it is"
-                if path == workspace.manifest
+                if name == workspace.manifest
                 else "the command that began it completes it",
             )
 
 
 def _remove_old(plan: Plan, workspace: Workspace) -> None:
     """Remove a dataset or an unfinished job of ours, and nothing else. Survives a crash."""
-    if workspace.manifest.exists():
-        if IMPORTED in Manifest.load(workspace.manifest).plan and IMPORTED not in plan.to_dict():
+    if workspace.has(workspace.manifest):
+        if IMPORTED in Manifest.load(workspace.store).plan and IMPORTED not in plan.to_dict():
             raise RefusedError(
                 f"{workspace.output}: its token files were imported, and are not ours to remove",
                 hint="give another folder with -o, or remove them by hand",
             )
         workspace.begin_removal()
     names: list[str] = []
-    if workspace.removing.exists():
-        old = Manifest.load(workspace.removing)
+    if workspace.has(workspace.removing):
+        old = Manifest.load(workspace.store, workspace.removing)
         theirs = ("tokens", "sidecar") if IMPORTED in old.plan else ()
         names += [entry.path for entry in old.files if entry.kind not in theirs]
-    if workspace.commit.exists():
+    if workspace.has(workspace.commit):
         names += published(workspace, read_commit(workspace))
     workspace.finish_removal([*names, "run.json"] if names else [])
     workspace.clear_work()
 
 
 def _finished(plan: Plan, workspace: Workspace) -> Manifest:
-    manifest = Manifest.load(workspace.manifest)
+    manifest = Manifest.load(workspace.store)
     _refuse_difference(manifest.plan, plan, workspace, "holds a dataset made with another plan")
     _refuse_touched(plan, workspace)
     return manifest
@@ -208,7 +214,7 @@ def _refuse_touched(plan: Plan, workspace: Workspace) -> None:
     times = _times_when_read(workspace)
     for source in plan.sources:
         then = times.get(source.name, source.mtime_ns)
-        if source.fingerprint.startswith("xxh3-sampled") and then != source.mtime_ns:
+        if source.fingerprint.startswith(SAMPLED) and then != source.mtime_ns:
             raise RefusedError(
                 f"{source.name}: was written to after {workspace.output} was made from it",
                 hint="if its content is the same, give it its old time; else use --overwrite",
@@ -218,10 +224,11 @@ def _refuse_touched(plan: Plan, workspace: Workspace) -> None:
 def _times_when_read(workspace: Workspace) -> dict[str, int]:
     """Modification times of the inputs as the job found them, where a record of them is left."""
     try:
-        if workspace.plan.exists():  # a crash while the dataset got its names
-            return msgspec.json.decode(read_file(workspace.plan), type=_BoundPlan).mtimes
-        record = workspace.run_record
-        made_from = msgspec.json.decode(read_file(record))["sources"] if record.is_file() else {}
+        if workspace.has(workspace.plan):  # a crash while the dataset got its names
+            content = read_small(workspace.store, workspace.plan)
+            return msgspec.json.decode(content, type=_BoundPlan).mtimes
+        content = read_whole(workspace.store, workspace.run_record)
+        made_from = msgspec.json.decode(content)["sources"]
         return {name: entry["mtime_ns"] for name, entry in made_from.items()}
     except (OSError, *UNREADABLE, KeyError, TypeError, ValueError, AttributeError):
         return {}  # it is not part of the data: damaged or gone, it is no reason to stop
@@ -241,49 +248,68 @@ def _refuse_difference(old: dict[str, Any], plan: Plan, workspace: Workspace, wh
         )
 
 
-def _bind(plan: Plan, workspace: Workspace) -> dict[str, int]:
-    """Create plan.json, or compare with the one there; returns its modification times."""
-    mtimes = {source.name: source.mtime_ns for source in plan.sources}
-    if not workspace.plan.exists():
+def _bind(plan: Plan, workspace: Workspace) -> _BoundPlan:
+    """Create plan.json, or compare with the one there."""
+    if not workspace.has(workspace.plan):
         workspace.clear_work()  # what a crash left of a removal belongs to another plan
-        content = _BoundPlan(plan.to_dict(), mtimes)
-        create_exclusively(workspace.plan, msgspec.json.encode(content))
-        return mtimes
+        mtimes = {source.name: source.mtime_ns for source in plan.sources}
+        states = {source.name: _state_of(source) for source in plan.sources}
+        content = _BoundPlan(plan.to_dict(), mtimes, states)
+        workspace.store.create(workspace.plan, msgspec.json.encode(content))
+        return content
     return _compare_bound(plan, workspace)
 
 
-def _compare_bound(plan: Plan, workspace: Workspace) -> dict[str, int]:
-    stored = _read_plan(workspace.plan, "use --overwrite to start anew")
+def _state_of(source: Source) -> FileState:
+    return source.ctime_ns, source.inode
+
+
+def _compare_bound(plan: Plan, workspace: Workspace) -> _BoundPlan:
+    stored = _read_plan(workspace, workspace.plan, "use --overwrite to start anew")
     _refuse_difference(stored.plan, plan, workspace, "is bound to another plan")
-    return stored.mtimes
+    return stored
 
 
-def _read_plan(path: Path, hint: str) -> _BoundPlan:
+def _was_touched(source: Source, bound: _BoundPlan) -> bool:
+    """Whether a source may have changed since its units were made. The time of a file's last
+    change and its inode tell what its modification time hides, which any program can set; a file
+    that is hashed whole needs neither."""
+    if bound.mtimes.get(source.name) != source.mtime_ns:
+        return True
+    known = bound.states.get(source.name, _state_of(source))
+    return source.fingerprint.startswith(SAMPLED) and known != _state_of(source)
+
+
+def _read_plan(workspace: Workspace, name: str, hint: str) -> _BoundPlan:
     try:
-        return msgspec.json.decode(read_file(path), type=_BoundPlan)
+        return msgspec.json.decode(read_small(workspace.store, name), type=_BoundPlan)
     except UNREADABLE as error:
-        raise RefusedError(f"{path}: damaged: {error}", hint=hint) from None
+        where = workspace.store.where(name)
+        raise RefusedError(f"{where}: damaged: {error}", hint=hint) from None
 
 
 def _recover(
     plan: Plan,
     run: RunSettings,
     workspace: Workspace,
-    mtimes: dict[str, int],
+    bound: _BoundPlan,
     check_interrupt: Callable[[], None],
 ) -> tuple[UnitLog, list[UnitRecord], QuarantinedRows]:
     """The units that are durable and intact. The units of a file touched since are done again
     and must come out the same: size and sampled content agree, but only that is proof."""
-    records, length = read_journal(workspace.journal, plan.fingerprint)
+    store = workspace.store
+    records, length = read_journal(store, f"{WORK}/{JOURNAL}", plan.fingerprint)
     latest = {record.unit: record for record in records}
-    touched = {s.number for s in plan.sources if mtimes.get(s.name) != s.mtime_ns}
+    touched = {source.number for source in plan.sources if _was_touched(source, bound)}
     expected = {unit: record for unit, record in latest.items() if unit.source in touched}
     candidates = [record for unit, record in latest.items() if unit not in expected]
 
     def is_whole(record: UnitRecord) -> bool:
         check_interrupt()  # there may be a terabyte of them
-        folder = workspace.files
-        return all(is_intact(folder / p.file, p.offset, p.length, p.digest) for p in record.pieces)
+        pieces = record.pieces
+        return all(
+            is_intact(store, f"{FILES}/{p.file}", p.offset, p.length, p.digest) for p in pieces
+        )
 
     with ThreadPoolExecutor(max_workers=4) as pool:
         intact = list(pool.map(is_whole, candidates))

@@ -14,6 +14,7 @@ from tokenmill.formats import get_format
 from tokenmill.output.manifest import Manifest
 from tokenmill.output.workspace import Workspace
 from tokenmill.planning.make import Proposal
+from tokenmill.planning.plan import same_content
 from tokenmill.settings import PlanSettings
 from tokenmill.tokenizer.families import family_of
 
@@ -70,16 +71,31 @@ def short_shards(manifest: Manifest, settings: PlanSettings, asked: str | int | 
     return lines
 
 
+def _one_source(manifest: Manifest, settings: PlanSettings) -> list[str]:
+    """A warning where the validation split comes from one source of many."""
+    filled = [source for source in manifest.sources if source["documents"]]
+    if settings.val.kind not in ("docs", "tokens", "shard", "tail") or len(filled) < 2:
+        return []
+    held = next(s for s in manifest.splits if s.name == "val")
+    source = filled[-1] if settings.val.kind == "tail" else filled[0]
+    if not 0 < held.documents <= source["documents"]:
+        return []
+    return [
+        f"all documents of the val split come from {source['name']}, one of {len(filled)} sources; "
+        "--val 0.0005 takes some of each"
+    ]
+
+
 def warnings_of(manifest: Manifest, settings: PlanSettings, asked: str | int | None) -> list[str]:
-    remedy = {
-        "val": "; a larger --val, such as 0.05 or docs:100, gives it something",
-        "train": "; a smaller --shard-tokens, or --val 0.05, leaves it something",
-    }
+    remedy = {"val": "gives it something", "train": "leaves it something"}
     lines = [
-        f"the {split.name} split is empty: no file was written for it{remedy.get(split.name, '')}"
+        f"the {split.name} split is empty: no file was written for it; --val tail:0.1 "
+        f"{remedy.get(split.name, '')}"
         for split in manifest.splits
         if split.tokens == 0 and split.format == settings.first.format
     ]
+    lines += same_content(manifest.sources)
+    lines += _one_source(manifest, settings)
     lines += short_shards(manifest, settings, asked)
     specials = manifest.counts["special_strings"]
     if specials:

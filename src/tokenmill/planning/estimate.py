@@ -18,12 +18,14 @@ from tokenmill.formats import copies_of, get_format
 from tokenmill.formats.base import itemsize
 from tokenmill.inputs.download import at_hand_already, copy_fault
 from tokenmill.inputs.find import at_hand
+from tokenmill.inputs.kinds import kind_named
 from tokenmill.inputs.readers.parquet_metadata import open_parquet, text_chunks
 from tokenmill.inputs.segments import UNIT_BYTES
 from tokenmill.inputs.source import Source
 from tokenmill.planning.make import Proposal
 from tokenmill.planning.needs import typical_of
-from tokenmill.planning.plan import Plan
+from tokenmill.planning.options import WHOLE_TEXT_VAL
+from tokenmill.planning.plan import Plan, same_content
 from tokenmill.planning.sample import (
     COUNT_COLUMN,
     PROBE_SECONDS,
@@ -96,9 +98,12 @@ def make_estimate(
         sample = take_sample(here, prepared.encoding, prepared.run.encoder, probe_seconds)
     counted = counted_tokens(here) if len(here.sources) == len(plan.sources) else None
     totals, warnings = _totals(plan, sample, counted)
+    warnings += same_content([source.identity() for source in plan.sources])
     files: list[SplitFiles] = []
     for layout in plan.settings.layouts:
-        mine = split_files(plan.settings, layout, totals.tokens, totals.documents)
+        held = sum(source.size for source in plan.sources if source.split == "val")
+        share = held / max(1, plan.input_bytes)
+        mine = split_files(plan.settings, layout, totals.tokens, totals.documents, share)
         warnings += shard_warnings(layout, plan.settings.val, mine, totals, min_shard_tokens)
         files += mine
     disk = disk_bytes(plan, totals, files)
@@ -136,7 +141,7 @@ def _at_hand(plan: Plan) -> Plan:
         path = at_hand_already(source.remote, compare=False)
         try:
             if path:
-                here.append(at_hand(source, path, plan.settings.text_column))
+                here.append(at_hand(source, path, plan.settings.reading))
         except InputError:
             if not copy_fault(path, source.remote):
                 raise  # else it is damaged, and `prepare` will download it once more
@@ -169,7 +174,8 @@ class CountedTokens(NamedTuple):
 def counted_tokens(plan: Plan) -> CountedTokens | None:
     """What the sources say themselves, where all of them say it and it is of this tokenizer."""
     settings = plan.settings
-    if settings.tokenizer not in COUNTED_TOKENIZERS or settings.text_column != "text":
+    plain = settings.text_column == "text" and not settings.text_template and not settings.where
+    if settings.tokenizer not in COUNTED_TOKENIZERS or not plain:
         return None  # FineWeb's counts are of GPT-2 and of its column text
     if any(source.kind != "parquet" for source in plan.sources):
         return None
@@ -289,12 +295,13 @@ def within_limits(settings: PlanSettings, totals: Totals) -> Totals:
 
 
 def split_files(
-    settings: PlanSettings, layout: Layout, tokens: int, documents: int
+    settings: PlanSettings, layout: Layout, tokens: int, documents: int, held_share: float = 0.0
 ) -> list[SplitFiles]:
     """The files that will be written, val first. Of unknown tokens: the first of each."""
     fmt, folder = get_format(layout.format), settings.folder_of(layout)
     result = []
-    for split, amount in split_tokens(settings.val, layout.shard_tokens, tokens, documents):
+    amounts = split_tokens(settings.val, layout.shard_tokens, tokens, documents, held_share)
+    for split, amount in amounts:
         files = 1 if tokens < 0 else min(1, amount)
         if layout.shard_tokens and amount > 0:
             files = -(-amount // layout.shard_tokens)
@@ -313,13 +320,20 @@ def split_files(
     return result
 
 
-def split_tokens(val: Val, shard_tokens: int, tokens: int, documents: int) -> list[tuple[str, int]]:
+def split_tokens(
+    val: Val, shard_tokens: int, tokens: int, documents: int, held_share: float = 0.0
+) -> list[tuple[str, int]]:
+    """`held_share`: of the input, in files of the validation split."""
     if val.kind == "none":
         return [("train", tokens)]
     if tokens < 0:
         return [("val", -1), ("train", -1)]
     if val.kind == "fraction":
         held = round(tokens * float(val.fraction))
+    elif val.kind == "tail":
+        held = tokens - val.tail_start(tokens)
+    elif val.kind == "split":
+        held = round(tokens * held_share)
     elif val.kind == "docs":
         held = tokens * min(val.amount, documents) // max(1, documents)
     else:
@@ -337,22 +351,25 @@ def shard_warnings(
     minimum = fmt.min_shard_tokens if minimum is None else minimum
     then = {
         "keep": "a trainer may refuse it; choose another --shard-tokens, or --last-shard merge",
+        "alone": "a trainer may refuse it, and there is no other shard to merge it with",
         "merge": "it will be merged into the one before it",
         "refuse": "`prepare` will refuse it; choose another --shard-tokens",
-    }[layout.last_shard]
+    }
     alone = "there is none before it to merge it with, so `prepare` will refuse it"
     for split in files:
         if split.tokens == 0:
             if split.split == "train" or val.kind != "fraction":
                 warnings.append(
                     f"the {split.split} split will {about}be empty: --val {val} leaves "
-                    f"nothing of {totals.tokens:,} tokens"
+                    f"nothing of {totals.tokens:,} tokens, and `prepare` will refuse that; try "
+                    f"--val {WHOLE_TEXT_VAL}"
                 )
         elif 0 < split.last_tokens < minimum:
+            how = "alone" if layout.last_shard == "keep" and split.files == 1 else layout.last_shard
             warnings.append(
                 f"{split.last} will {about}hold {split.last_tokens:,} tokens, fewer than "
                 f"--min-shard-tokens {minimum:,}: "
-                + (alone if layout.last_shard == "merge" and split.files == 1 else then)
+                + (alone if layout.last_shard == "merge" and split.files == 1 else then[how])
             )
         if split.split == "train" and 0 < split.files < fmt.min_train_shards:
             warnings.append(
@@ -390,14 +407,14 @@ def run_seconds(plan: Plan, sample: Sample, cores: int, text_bytes: int) -> tupl
     chains = [
         (sample.of(s).text_bytes * s.size / sample.of(s).input_bytes / sample.speed, s.name)
         for s in plan.sources
-        if s.compression
+        if s.compression or kind_named(s.kind).sequential
     ]
     longest, name = max(chains, default=(0.0, ""))
     seconds = STARTUP_SECONDS + max(spread, longest)
     if longest <= max(spread, 10) or cores == 1:
         return seconds, []
     note = (
-        f"{name} is one compressed stream, which one worker reads: it decides how long the run "
+        f"{name} can only be read from its start, by one worker: it decides how long the run "
         f"takes (on {cores} cores the rest would be done in {spread:.0f} s)"
     )
     return seconds, [note]

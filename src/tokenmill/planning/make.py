@@ -13,8 +13,9 @@ from tokenmill.inputs.find import SourceListing, find_sources
 from tokenmill.inputs.kinds import kind_named
 from tokenmill.inputs.remote.address import is_url
 from tokenmill.inputs.remote.hub import ListCache
+from tokenmill.planning.hub_tokenizer import fetch_tokenizer, tokenizer_address
 from tokenmill.planning.needs import Needs
-from tokenmill.planning.options import Options, plan_settings, run_settings
+from tokenmill.planning.options import Options, plan_settings, run_settings, whole_text_val
 from tokenmill.planning.plan import Plan
 from tokenmill.settings import RunSettings
 from tokenmill.system.cache import read_from_cache
@@ -57,20 +58,29 @@ def make_plan(
         isinstance(i, str | os.PathLike) for i in inputs
     ):
         raise UsageError(f"inputs are paths, not {type(inputs).__name__}")
-    encoding = find_encoding(options.tokenizer, options.pattern)
+    shelf = shelf or ListCache(read_from_cache)
+    address = tokenizer_address(options.tokenizer)
+    remote = any(is_url(os.fspath(one)) for one in (*inputs, *options.val_inputs))
+    asks_hub = remote or address is not None
+    pins = bound_revisions() if asks_hub and not options.overwrite else {}
+    tokenizer = options.tokenizer
+    revisions: dict[str, str] = {}
+    if address is not None:
+        tokenizer, revisions = fetch_tokenizer(address, pins, shelf)
+    encoding = find_encoding(tokenizer, options.pattern)
     settings = plan_settings(options, output, encoding)
     asked = options.memory
     memory = None if asked is None else parse_bytes(asked, what="--memory")
     budget = fit_budget(options.workers, memory)
-    remote = any(is_url(os.fspath(one)) for one in inputs)
-    pins = bound_revisions() if remote and not options.overwrite else {}
-    shelf = shelf or ListCache(read_from_cache)
-    found = find_sources(inputs, settings.text_column, exclude=output, pins=pins, shelf=shelf)
+    rules = options.input_rules
+    found = find_sources(inputs, settings.text_column, output, pins, shelf, rules)
+    if val := whole_text_val(options, found.sources):
+        settings = plan_settings(msgspec.structs.replace(options, val=val), output, encoding)
     kinds = {source.kind for source in found.sources}
     if settings.text_separator and not any(kind_named(kind).has_separators for kind in kinds):
         raise UsageError("--text-separator: none of the inputs is a text file")
     return Proposal(
-        plan=Plan(settings=settings, sources=found.sources, revisions=found.revisions),
+        plan=Plan(settings=settings, sources=found.sources, revisions=found.revisions | revisions),
         encoding=encoding,
         found=found,
         run=run_settings(options, budget, encoding),

@@ -130,6 +130,21 @@ def needs_of(
     )
 
 
+def disk_warning(plan: Plan, output: str, written: int) -> str:
+    """Where all inputs are here: whether the tokens will probably not fit on the disk; ''."""
+    if plan.settings.limited:
+        return ""
+    tokens = sum(typical_of(source)[1] for source in plan.sources)
+    needed = int(tokens * sum(map(itemsize, copies_of(plan.settings)))) - written
+    free = free_bytes(Path(output))
+    if not 0 <= free < needed:
+        return ""
+    return (
+        f"about {show_bytes(needed)} are needed for the tokens of such files and "
+        f"{show_bytes(free)} are free: it may not fit (`plan` estimates it from the inputs)"
+    )
+
+
 def refuse_if_offline(missing: list[Source]) -> None:
     """Where the Hub is not to be asked, all that is missing is said at once."""
     from_hub = [source for source in missing if source.remote is not None and source.remote.hub]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -12,7 +13,12 @@ import msgspec
 from tokenmill.amounts import parse_count
 from tokenmill.errors import UsageError
 from tokenmill.formats import Format, get_format
+from tokenmill.inputs.input_rules import EVERY, InputRules, PatternRules, parse_rules
+from tokenmill.inputs.kinds import kind_named
 from tokenmill.inputs.remote.address import is_url
+from tokenmill.inputs.rows.row_rule import columns_needed
+from tokenmill.inputs.source import Source
+from tokenmill.inputs.split_names import SplitChoice, check_choice
 from tokenmill.settings import (
     DEFAULT_DOWNLOADS,
     DEFAULT_START_METHOD,
@@ -26,6 +32,7 @@ from tokenmill.settings import (
     Layout,
     OnBadRow,
     PlanSettings,
+    Reading,
     RunSettings,
     StartMethod,
     Val,
@@ -37,11 +44,17 @@ from tokenmill.tokenizer.bundled import Encoding
 from tokenmill.tokenizer.encoders.fast import fast_verdict
 from tokenmill.tokenizer.files import find_encoding, settled_id, special_id
 
+WHOLE_TEXT_VAL = "tail:0.1"
+
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What a user may ask for; None means the format's or the machine's default."""
 
     text_column: str = "text"
+    text: str = ""
+    where: str = ""
+    column_rules: PatternRules = ()  # text columns of some of the files
+    kind_rules: PatternRules = ()  # kinds of files, as the user says
     text_separator: str | None = None
     tokenizer: str = "gpt2"
     pattern: str = ""
@@ -56,7 +69,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     last_shard: LastShard | None = None
     compression: Compression | None = None
     name: str | None = None
+    split: str = ""
+    all_splits: bool = False
     val: str | float | None = None
+    val_inputs: tuple[str, ...] = ()
     seed: int = 0
     drop_empty: bool = False
     min_tokens: str | int | None = None
@@ -69,9 +85,39 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     encoder: EncoderChoice = "auto"
     encoder_check: EncoderCheck | bool = "sample"  # True is "sample", False is "none"
     on_bad_row: OnBadRow = "stop"
+    allow_empty_split: bool = False
     overwrite: bool = False
     keep_downloads: bool = True
     downloads: int = DEFAULT_DOWNLOADS
+
+    @property
+    def input_rules(self) -> InputRules:
+        return InputRules(
+            choice=self.choice,
+            val_inputs=self.val_inputs,
+            kinds=self.kind_rules,
+            columns=self.column_rules,
+            needed=columns_needed(Reading(self.text_column, template=self.text, where=self.where)),
+        )
+
+    @property
+    def choice(self) -> SplitChoice:
+        return SplitChoice(
+            split=self.split,
+            all_splits=self.all_splits,
+            by_name=self.val == "split",
+            val_inputs=bool(self.val_inputs),
+        )
+
+
+def _several(options: dict[str, Any], name: str) -> list[Any]:
+    """An option that may be given once or several times."""
+    value = options.get(name) or ()
+    if isinstance(value, str | os.PathLike):
+        return [value]
+    if not isinstance(value, list | tuple):
+        raise UsageError(f"{name} must be a string or a list of strings")
+    return list(value)
 
 
 def make_options(options: dict[str, Any]) -> Options:
@@ -80,6 +126,14 @@ def make_options(options: dict[str, Any]) -> Options:
         choices = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())
         if choices and isinstance(options.get(field.name), str):
             one_of("--" + field.name.replace("_", "-"), options[field.name], choices)
+    options = {**options, "val_inputs": tuple(map(os.fspath, _several(options, "val_inputs")))}
+    column, columns = parse_rules("--text-column", _several(options, "text_column"))
+    kind, kinds = parse_rules("--as", _several(options, "as_kind"))
+    options.pop("as_kind", None)
+    options |= {"text_column": column or "text", "column_rules": columns}
+    options["kind_rules"] = (*kinds, *([(EVERY, kind)] if kind else []))
+    for _, name in options["kind_rules"]:
+        kind_named(name)
     try:
         wanted = Options(**options)
         msgspec.convert(msgspec.to_builtins(wanted), Options)  # a Struct's own call checks no types
@@ -89,6 +143,9 @@ def make_options(options: dict[str, Any]) -> Options:
         raise UsageError(f"--seed {wanted.seed}: must be from 0 to 2**64 - 1")
     if not 1 <= wanted.downloads <= 64:
         raise UsageError(f"--downloads {wanted.downloads}: must be from 1 to 64")
+    if wanted.val_inputs and wanted.val not in (None, "split"):
+        raise UsageError(f"--val-inputs contradicts --val {wanted.val}", hint="leave --val out")
+    check_choice(wanted.choice)
     return wanted
 
 
@@ -105,8 +162,12 @@ def plan_settings(
         raise UsageError(f"{output!r}: not a name in UTF-8")
     if any(letter in options.text_column for letter in '"\\') or not options.text_column:
         raise UsageError(f"--text-column {options.text_column!r}: cannot be a column's name")
+    if options.text and (options.text_column != "text" or options.column_rules):
+        raise UsageError("--text contradicts --text-column", hint="leave one of them out")
+    _ = options.input_rules.needed  # a template or a condition that is none is refused here
     formats = formats_of(options.format)
-    val = Val.parse(_default_val(formats) if options.val is None else options.val)
+    asked = "split" if options.val_inputs else options.val
+    val = Val.parse(_default_val(formats) if asked is None else asked)
     separated = any((options.eot or fmt.eot) != "none" for fmt in formats)
     eot_id, bos_id = _special_ids(options, encoding, separated)
     vocab_size = max(encoding.vocab_size, eot_id + 1, bos_id + 1)
@@ -126,8 +187,20 @@ def plan_settings(
         seed=options.seed,
         drop_empty=options.drop_empty,
         **_limits(options),
+        text_template=options.text,
+        where=options.where,
     )
     return layout_settings(bare, options, formats, output)
+
+
+def whole_text_val(options: Options, sources: Sequence[Source]) -> str | None:
+    """`tail:0.1` for one text file without a separator, where the format's default is a fraction:
+    a hash of its only document would leave one split empty."""
+    alone = len(sources) == 1 and kind_named(sources[0].kind).has_separators
+    if not alone or options.text_separator is not None or options.val is not None:
+        return None
+    default = Val.parse(_default_val(formats_of(options.format)))
+    return WHOLE_TEXT_VAL if default.kind == "fraction" else None
 
 
 def _default_val(formats: list[Format]) -> str:
@@ -263,7 +336,7 @@ def _shard_tokens(options: Options, fmt: Format, val: Val) -> int:
         if val.kind == "shard":
             raise UsageError(
                 f"--val shard: {fmt.name} has no shards",
-                hint="use --val 0.0005, docs:N, tokens:N or none",
+                hint="use --val 0.0005, tail:0.1, docs:N, tokens:N or none",
             )
         return 0
     asked = fmt.shard_tokens if options.shard_tokens is None else options.shard_tokens
@@ -356,6 +429,7 @@ def run_settings(options: Options, budget: Budget, encoding: Encoding) -> RunSet
         encoder=options.encoder,
         encoder_check=("sample" if check else "none") if isinstance(check, bool) else check,
         on_bad_row=options.on_bad_row,
+        allow_empty_split=options.allow_empty_split,
         overwrite=options.overwrite,
         keep_downloads=options.keep_downloads,
         downloads=options.downloads,

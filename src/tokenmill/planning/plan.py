@@ -48,6 +48,21 @@ class BoundPlan(Plan, frozen=True, kw_only=True):
         return self.bound
 
 
+def same_content(sources: list[dict[str, Any]]) -> list[str]:
+    """A warning where input files have the same content; `sources` as plans and manifests have
+    them."""
+    names: dict[tuple[int, str], list[str]] = {}
+    for source in sources:
+        if source["size"]:
+            names.setdefault((source["size"], source["fingerprint"]), []).append(source["name"])
+    groups = [group for group in names.values() if len(group) > 1]
+    if not groups:
+        return []
+    more = f", and {len(groups) - 1} more" if len(groups) > 1 else ""
+    first = " and ".join(groups[0][:3]) + (" ..." if len(groups[0]) > 3 else "")
+    return [f"input files with the same content are read more than once: {first}{more}"]
+
+
 def fingerprint_of(plan: dict[str, Any]) -> str:
     return xxhash.xxh3_128_hexdigest(msgspec.json.encode(plan, order="sorted"))
 

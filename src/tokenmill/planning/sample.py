@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tokenmill.errors import TooLargeError
 from tokenmill.inputs.batch import Batch
-from tokenmill.inputs.kinds import kind_named, read_segment, segments_of
+from tokenmill.inputs.kinds import kind_named, read_segment, reading_for, segments_of
 from tokenmill.inputs.readers.parquet_metadata import open_parquet, row_counts
 from tokenmill.inputs.segments import BATCH_BYTES, Segment
 from tokenmill.inputs.source import Source
@@ -89,7 +89,7 @@ def take_sample(
     # Each kind of file is tried, however slow the machine: they expand too differently.
     kinds = len({kind_of(source) for source in plan.sources})
     for number, (source, segment) in enumerate(_visits(plan), 1):
-        kind, reading = kind_named(source.kind), plan.settings.reading
+        kind, reading = kind_named(source.kind), reading_for(source, plan.settings.reading)
         for batch, offsets, taken in _first_batches(plan, source, segment, opened):
             timed.append((batch.texts.size, taken))
             totals = KindTotals(

@@ -144,12 +144,6 @@ def sweep_unlocked(folder: Path) -> None:
             remove_file(path)
 
 
-def read_piece(path: Path, offset: int, length: int) -> bytes:
-    """Bytes of a file, through a descriptor of its own: safe from any thread."""
-    with opened(path, os.O_RDONLY) as fd:
-        return b"".join(pieces(fd, offset, length))
-
-
 @contextlib.contextmanager
 def opened(path: Path, flags: int) -> Iterator[int]:
     fd = disk.open(path, flags | os.O_CLOEXEC, 0o644)

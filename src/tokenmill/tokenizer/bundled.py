@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from tokenmill.errors import EncoderError, UsageError
+from tokenmill.errors import EncoderError, UsageError, did_you_mean
 
 _R50K_PATTERN = (
     r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
@@ -125,6 +125,20 @@ _O200K = Encoding(
 _GPT2 = msgspec.structs.replace(_R50K, name="gpt2")  # the older name of r50k_base
 
 ENCODINGS = {one.name: one for one in (_GPT2, _R50K, _P50K, _CL100K, _O200K)}
+# Models that people name where the name of an encoding is wanted.
+MODELS = {
+    "gpt-4o": "o200k_base",
+    "gpt-4o-mini": "o200k_base",
+    "gpt-4.1": "o200k_base",
+    "o1": "o200k_base",
+    "gpt-5": "o200k_base",
+    "gpt-4": "cl100k_base",
+    "gpt-4-turbo": "cl100k_base",
+    "gpt-3.5-turbo": "cl100k_base",
+    "gpt-3": "r50k_base",
+    "davinci": "r50k_base",
+    "text-davinci-003": "p50k_base",
+}
 
 
 def get_encoding(name: str) -> Encoding:
@@ -133,8 +147,9 @@ def get_encoding(name: str) -> Encoding:
     except KeyError:
         raise UsageError(
             f"unknown tokenizer {name!r}",
-            hint=f"bundled are {', '.join(ENCODINGS)}; or name a file: tokenizer.json, a "
-            "SentencePiece .model, a .tiktoken file, or the folder of a model",
+            hint=f"{did_you_mean(name, ENCODINGS, MODELS)}bundled are {', '.join(ENCODINGS)}; or "
+            "name a file: tokenizer.json, a SentencePiece .model, a .tiktoken file, the folder of "
+            "a model, or a model on the Hub (ORG/NAME)",
         ) from None
 
 

@@ -21,6 +21,7 @@ class Counts(msgspec.Struct, array_like=True):
     special_strings: int = 0
     too_short: int = 0  # of the dropped: under --min-tokens
     too_long: int = 0
+    filtered: int = 0  # of the dropped: rows that --where leaves out
 
     def add(self, other: Counts) -> None:
         for field in self.__struct_fields__:
@@ -31,7 +32,10 @@ class Counts(msgspec.Struct, array_like=True):
         return self.rows == self.documents + self.dropped + self.quarantined
 
     def to_dict(self) -> dict[str, int]:
-        return {field: getattr(self, field) for field in self.__struct_fields__}
+        counts = {field: getattr(self, field) for field in self.__struct_fields__}
+        if not self.filtered:  # a count that came later: a dataset without it stays as it was
+            del counts["filtered"]
+        return counts
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):

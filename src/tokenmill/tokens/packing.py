@@ -11,10 +11,11 @@ import numpy.typing as npt
 
 from tokenmill.errors import EncoderError
 from tokenmill.inputs.batch import Fragment
+from tokenmill.inputs.source import Source
 from tokenmill.settings import Layout, PlanSettings
 from tokenmill.texts import I64
 from tokenmill.tokenizer.encoders.fast import U32
-from tokenmill.tokens.splits import document_hash, streams_of
+from tokenmill.tokens.splits import held_out, streams_of
 
 Tokens = npt.NDArray[np.unsignedinteger]
 
@@ -126,12 +127,11 @@ def rows_within(
 class Packer:
     """Collects the batches of one unit."""
 
-    def __init__(self, settings: PlanSettings, source: int) -> None:
+    def __init__(self, settings: PlanSettings, source: Source) -> None:
         self.settings = settings
         self.source = source
         self.layout = settings.first
         self.dtype = np.dtype(self.layout.dtype)
-        self.threshold = settings.val.threshold
         self.streams = [_Stream() for _ in streams_of(settings.val)]
         self.empty = self.dropped = self.too_short = self.too_long = 0
 
@@ -149,7 +149,7 @@ class Packer:
             return
         tokens, lengths = add_separators(ids, offsets, lengths, self.settings, self.layout)
         packed = PackedStream(tokens, lengths, rows)
-        sides = partition(packed, self._is_val(positions)) if self.threshold else (packed,)
+        sides = partition(packed, self._is_val(positions)) if len(self.streams) > 1 else (packed,)
         for stream, side in zip(self.streams, sides, strict=False):
             stream.add(*side.arrays)
 
@@ -164,7 +164,7 @@ class Packer:
                 np.array(after if fragment.last else [], self.dtype),
             )
         )
-        is_val = bool(self.threshold) and self._is_val(np.array([position], np.int64))[0]
+        is_val = len(self.streams) > 1 and self._is_val(np.array([position], np.int64))[0]
         self.streams[int(is_val)].add_fragment(tokens, fragment, row)
 
     def _refuse_foreign(self, ids: U32) -> None:
@@ -187,8 +187,20 @@ class Packer:
         return keep
 
     def _is_val(self, positions: I64) -> npt.NDArray[np.bool_]:
-        hashes = document_hash(self.settings.seed, self.source, positions)
-        return hashes < np.uint64(self.threshold)
+        return held_out(self.settings.val, self.settings.seed, self.source, positions)
+
+    @property
+    def documents(self) -> int:
+        """How many are here, one that goes on included."""
+        return sum(len(lengths) for stream in self.streams for lengths in stream.lengths)
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(tokens) for stream in self.streams for tokens in stream.tokens)
+
+    @property
+    def is_open(self) -> bool:
+        return any(stream.open for stream in self.streams)
 
     def finish(self) -> list[PackedStream]:
         return [stream.finish(self.dtype) for stream in self.streams]

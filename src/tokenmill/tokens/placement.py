@@ -68,6 +68,7 @@ class CutRule(msgspec.Struct, frozen=True):
     shard_tokens: int  # 0: one file per split
     by_document: bool
     val: Val
+    splits_known: bool = False  # of a tail: where it begins
 
     @classmethod
     def all_of(cls, settings: PlanSettings, layout: Layout) -> list[CutRule]:
@@ -76,6 +77,14 @@ class CutRule(msgspec.Struct, frozen=True):
             cls(splits, layout.shard_tokens, by_document, settings.val)
             for splits in streams_of(settings.val)
         ]
+
+    def knowing(self, tokens: int) -> CutRule:
+        """The rule for a stream whose length is known: only then is it known where a tail begins.
+        Until then, in a run, all tokens are train."""
+        if self.val.kind != "tail":
+            return self
+        val = msgspec.structs.replace(self.val, amount=self.val.tail_start(tokens))
+        return msgspec.structs.replace(self, val=val, splits_known=True)
 
     def lay_out(
         self, state: StreamState, counts: StreamCounts, starts: I64 | None
@@ -125,7 +134,7 @@ class CutRule(msgspec.Struct, frozen=True):
         self, split: int, state: StreamState, end: int, counts: StreamCounts, starts: I64 | None
     ) -> int | None:
         """The token before which the validation split ends, if that is in this unit; else None."""
-        if split == len(self.splits) - 1:
+        if split == len(self.splits) - 1 or (self.val.kind == "tail" and not self.splits_known):
             return None
         if self.val.kind == "docs":
             index = self.val.amount - state.documents - state.open  # among those that begin here
@@ -137,7 +146,9 @@ class CutRule(msgspec.Struct, frozen=True):
                 raise NeedStarts
             at = state.tokens + int(starts[max(0, index)])
             return at if at < end else None
-        at, by_document = self.val.amount or self.shard_tokens, self.by_document
+        at, by_document = self.val.amount, self.by_document
+        if self.val.kind == "shard":
+            at = at or self.shard_tokens
         return self._cut_at(at, by_document or self.val.kind == "tokens", state, end, starts)
 
     def _cut_at(

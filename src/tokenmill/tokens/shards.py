@@ -84,7 +84,8 @@ class ShardView:
 def cuts_of(stream: ReframedStream, rule: CutRule) -> list[ShardView]:
     """The shards that a stream becomes, by its layout and its format's limits."""
     fmt = get_format(stream.layout.format)
-    shards = number_shards(stream, settle_last(_cut_stream(stream, rule), stream.layout))
+    sizes = _cut_stream(stream, rule.knowing(stream.tokens))
+    shards = number_shards(stream, settle_last(sizes, stream.layout))
     if fmt.max_bytes is not None:
         files = [file for shard in shards for file in _split_large(shard, fmt, fmt.max_bytes)]
         shards = number_shards(stream, files)

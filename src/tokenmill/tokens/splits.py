@@ -1,8 +1,8 @@
 """Splits: which stream of tokens a document belongs to.
 
-There are one or two streams. Where a hashed fraction of the documents is the validation split,
-`train` and `val` are two streams, each in document order. With every other rule there is one
-stream, and the validation split is its beginning.
+There are one or two streams. Where a hashed fraction of the documents is the validation split, or
+whole sources are, `train` and `val` are two streams, each in document order. With every other rule
+there is one stream, and the validation split is its beginning, or (`tail`) its end.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tokenmill.inputs.source import Source
 from tokenmill.settings import Val
 from tokenmill.texts import I64
 
@@ -21,10 +22,12 @@ GOLDEN_RATIO = np.uint64(0x9E3779B97F4A7C15)
 
 def streams_of(val: Val) -> tuple[tuple[str, ...], ...]:
     """For each stream, the splits that follow each other in it."""
-    if val.kind in ("fraction", "given"):
+    if val.kind in ("fraction", "given", "split"):
         return (("train",), ("val",))
     if val.kind == "none":
         return (("train",),)
+    if val.kind == "tail":
+        return (("train", "val"),)
     return (("val", "train"),)
 
 
@@ -40,6 +43,13 @@ def document_hash(seed: int, source: int, positions: I64) -> U64:
     key = np.array([seed % 2**64], np.uint64) + GOLDEN_RATIO
     key = _mix(_mix(key) + np.array([source], np.uint64) * GOLDEN_RATIO)
     return _mix(positions.astype(np.uint64) * GOLDEN_RATIO + key)
+
+
+def held_out(val: Val, seed: int, source: Source, positions: I64) -> npt.NDArray[np.bool_]:
+    """Which documents of a source are in the second stream, where there are two."""
+    if val.kind == "split":
+        return np.full(len(positions), source.split == "val")
+    return document_hash(seed, source.number, positions) < np.uint64(val.threshold)
 
 
 def stream_name(splits: tuple[str, ...]) -> str:

@@ -29,6 +29,7 @@ from tokenmill.inputs.segments import cut_rule
 from tokenmill.inputs.source import Source
 from tokenmill.output.manifest import Manifest, SplitEntry
 from tokenmill.settings import Eot, Layout, PlanSettings, Val
+from tokenmill.system.store import FolderStore
 from tokenmill.texts import from_bytes
 from tokenmill.tokenizer.encoders.decoding import Decoder
 from tokenmill.tokens.splits import document_hash
@@ -343,11 +344,11 @@ def test_units_become_segments_or_contradict_themselves(
 ) -> None:
     (tmp_path / "index").mkdir()
     np.array([*units, (1, 0, 0, 0, 4)], "<u8").tofile(tmp_path / "index/units")
-    tasks, problems = read_tasks(tmp_path, _manifest(rows))
+    tasks, problems = read_tasks(FolderStore(tmp_path), _manifest(rows))
     assert tasks[-1] == SegmentTask(1, 0, 0, 4)
     assert len(problems) == len(said)
     assert all(part in p.message for part, p in zip(said, problems, strict=True))
     if not said:
         assert tasks == [SegmentTask(0, 0, 0, 3), SegmentTask(0, 1, 3, 4), SegmentTask(1, 0, 0, 4)]
     with pytest.raises(UsageError, match="cut by another rule"):
-        read_tasks(tmp_path, _manifest(rows, [1]))
+        read_tasks(FolderStore(tmp_path), _manifest(rows, [1]))

@@ -163,7 +163,7 @@ def test_swapped_documents_are_found(dataset: Path) -> None:
 
 
 def train_splits(dataset: Path) -> list[Any]:
-    return Manifest.load(dataset / "manifest.json").splits
+    return Manifest.load(dataset).splits
 
 
 def test_a_shifted_row_is_found(dataset: Path) -> None:

@@ -73,7 +73,7 @@ def test_imported_files_are_exported(
 def test_verify_finds_what_changes_in_imported_files(format: str, foreign: Any) -> None:
     folder = foreign(format)
     tokenmill.adopt(folder, format=format)
-    for entry in Manifest.load(folder / "manifest.json").files:
+    for entry in Manifest.load(folder).files:
         content = (folder / entry.path).read_bytes()
         if not content:
             continue

@@ -14,6 +14,7 @@ from support.inspect import sharded  # noqa: F401
 import tokenmill
 from tokenmill.dataset import inspection
 from tokenmill.errors import UsageError, VerificationError
+from tokenmill.system.store import FolderStore
 from tokenmill.tokenizer.bundled import ENCODINGS
 from tokenmill.tokenizer.encoders.decoding import encoding_of, open_decoder, printable
 
@@ -154,8 +155,9 @@ def test_lengths_of_anything_in_blocks_of_any_size(
     np.cumsum(lengths, dtype=np.uint64).tofile(path)
     before, inspection.INDEX_DOCUMENTS = inspection.INDEX_DOCUMENTS, block
     try:
-        blocks = list(inspection._length_blocks([path]))
-        median = inspection._median([path], len(lengths), min(lengths), max(lengths))
+        store = FolderStore(path.parent)
+        blocks = list(inspection._length_blocks(store, [path.name]))
+        median = inspection._median(store, [path.name], len(lengths), min(lengths), max(lengths))
     finally:
         inspection.INDEX_DOCUMENTS = before
     assert np.concatenate(blocks).tolist() == lengths

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +14,7 @@ from hypothesis import strategies as st
 from support import reference
 
 import tokenmill
+from tokenmill.dataset.loader import Tokens
 from tokenmill.errors import UsageError, VerificationError
 
 
@@ -101,3 +105,85 @@ def test_no_dataset_and_a_damaged_manifest_are_errors(
     (tmp_path / "manifest.json").write_bytes(content.replace(b'"seed": 0', b'"seed": 1'))
     with pytest.raises(VerificationError, match="damaged"):
         tokenmill.open_dataset(tmp_path)
+
+
+def test_a_dataset_pickles_as_its_path_whatever_of_it_is_open(
+    sharded: tuple[tokenmill.Dataset, np.ndarray],
+) -> None:
+    dataset, stream = sharded
+    split = dataset["train"]
+    assert np.array_equal(split.tokens[:], stream[7000:])  # every file is mapped
+    for one in (dataset, split, split.tokens, split.documents):
+        assert len(pickle.dumps(one)) < 2000
+    again = pickle.loads(pickle.dumps(dataset))
+    assert list(again) == list(dataset) == ["val", "train"]
+    assert again.manifest == dataset.manifest
+    split, tokens, documents = pickle.loads(pickle.dumps((split, split.tokens, split.documents)))
+    assert np.array_equal(split.tokens[:], stream[7000:])
+    assert np.array_equal(tokens[:], stream[7000:])
+    assert tokens.dtype == np.uint16
+    assert documents[-1].tolist() == dataset["train"].documents[-1].tolist()
+    assert documents.source(0) == dataset["train"].documents.source(0)
+
+
+def test_a_pickled_dataset_keeps_its_format(inputs: list[Path], tmp_path: Path) -> None:
+    tokenmill.prepare(inputs[:1], tmp_path / "o", format="nanogpt,parquet", workers=0)
+    dataset = tokenmill.open_dataset(tmp_path / "o", format="parquet")
+    again = pickle.loads(pickle.dumps(dataset))
+    assert again.layout.format == "parquet"
+    assert np.array_equal(again["train"].tokens[:], dataset["train"].tokens[:])
+
+
+def test_a_dataset_is_pickled_with_its_whole_path(
+    sharded: tuple[tokenmill.Dataset, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = sharded[0].directory
+    monkeypatch.chdir(folder.parent)
+    content = pickle.dumps(tokenmill.open_dataset(folder.name))
+    monkeypatch.chdir("/")
+    assert len(pickle.loads(content)) == 2
+
+
+def test_an_unpickled_dataset_opens_at_its_first_use(
+    sharded: tuple[tokenmill.Dataset, np.ndarray], tmp_path: Path
+) -> None:
+    shutil.copytree(sharded[0].directory, tmp_path / "o")
+    content = pickle.dumps(tokenmill.open_dataset(tmp_path / "o")["train"])
+    (tmp_path / "o").rename(tmp_path / "away")
+    split = pickle.loads(content)
+    assert pickle.dumps(split) == content
+    with pytest.raises(UsageError, match="no such folder"):
+        len(split.tokens)
+    (tmp_path / "away").rename(tmp_path / "o")
+    assert len(split.tokens) == len(sharded[0]["train"].tokens)
+
+
+def test_a_dataset_that_was_made_again_is_not_the_one_that_was_pickled(
+    inputs: list[Path], tmp_path: Path
+) -> None:
+    tokenmill.prepare(inputs[:1], tmp_path / "o", workers=0)
+    content = pickle.dumps(tokenmill.open_dataset(tmp_path / "o"))
+    tokenmill.prepare(inputs[:1], tmp_path / "o", workers=0, overwrite=True)
+    assert list(pickle.loads(content)) == ["train"]  # the same bytes, so the same manifest
+    tokenmill.prepare(inputs[:2], tmp_path / "o", workers=0, overwrite=True)
+    again = pickle.loads(content)
+    with pytest.raises(VerificationError, match="not the dataset that was pickled"):
+        again["train"]
+
+
+@pytest.mark.parametrize("format", ["llmc", "parquet", "mds"])
+def test_the_number_of_open_files_is_bounded(
+    inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    """Ten thousand shards, and a process may have a thousand open files."""
+    monkeypatch.setattr(Tokens, "MAX_OPEN", 5)
+    tokenmill.prepare(
+        inputs[:1], tmp_path / "o", format=format, shard_tokens=3000, val="none", workers=0
+    )
+    dataset = tokenmill.open_dataset(tmp_path / "o")
+    tokens = dataset["train"].tokens
+    assert len(dataset.token_files) > 30
+    before = len(os.listdir("/proc/self/fd"))
+    found = [int(tokens[at]) for at in range(0, len(tokens), 1000)]
+    assert len(os.listdir("/proc/self/fd")) <= before + 5
+    assert found == tokens[::1000].tolist()

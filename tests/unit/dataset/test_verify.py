@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from support.commands import command
 
 import tokenmill
 from tokenmill.errors import UsageError
@@ -86,3 +87,38 @@ def test_what_is_no_dataset_is_said_to_be_what_it_is(tmp_path: Path) -> None:
         for call in (tokenmill.verify, tokenmill.open_dataset):
             with pytest.raises(UsageError, match=said):
                 call(tmp_path / path)
+
+
+def test_a_shard_that_became_a_link_out_of_the_folder_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(f'{{"text": "document {i}"}}\n' for i in range(50)))
+    out = tmp_path / "o"
+    tokenmill.prepare(path, out, workers=0, val="docs:5")
+    (out / "train.bin").rename(tmp_path / "elsewhere")
+    (out / "train.bin").symlink_to(tmp_path / "elsewhere")
+    report = tokenmill.verify(out)
+    assert [line.split(",")[0] for line in report.problems] == [
+        "train.bin: is a link out of the folder"
+    ]
+    (out / "train.bin").unlink()
+    (tmp_path / "elsewhere").rename(out / "train.bin")
+    assert tokenmill.verify(out).ok
+    # A link to the folder, and a folder of links (the Hub's cache), are as good as the folder.
+    (tmp_path / "link").symlink_to(out)
+    assert tokenmill.verify(tmp_path / "link").ok
+    (tmp_path / "view" / "index").mkdir(parents=True)
+    for file in (one for one in out.rglob("*") if one.is_file()):
+        (tmp_path / "view" / file.relative_to(out)).symlink_to(file)
+    assert tokenmill.verify(tmp_path / "view").ok
+
+
+@pytest.mark.parametrize("form", ["llmc", "nanogpt", "mds"])
+def test_export_names_a_file_that_is_missing(form: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(f'{{"text": "document {i}"}}\n' for i in range(50)))
+    tokenmill.prepare(path, tmp_path / "o", workers=0, val="docs:5")
+    (tmp_path / "o" / "val.bin").unlink()
+    done = command("export", tmp_path / "o", "-o", tmp_path / "e", "--format", form)
+    assert done.returncode == 3, done.stderr
+    assert "val.bin: missing" in done.stderr
+    assert not (tmp_path / "e").exists()

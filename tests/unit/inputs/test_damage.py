@@ -90,8 +90,9 @@ def test_a_first_line_that_is_an_array_is_a_bad_row_and_not_the_whole_file(tmp_p
     assert (result.manifest.counts["documents"], result.manifest.counts["quarantined"]) == (1, 1)
     for array in (b'[{"text": "a"}]', b'[\n{"text": "a"},\n{"text": "b"}\n]', b'[{"text": "a"},\n'):
         path.write_bytes(array)
+        assert find_sources([path], "text").sources[0].kind == "json"
         with pytest.raises(InputError, match="one JSON array"):
-            tokenmill.prepare(path, tmp_path / "p", workers=0)
+            tokenmill.prepare(path, tmp_path / "p", workers=0, as_kind="jsonl")
 
 
 ROWS = st.one_of(
@@ -230,4 +231,4 @@ def test_a_damaged_plan_of_an_unfinished_job_is_refused(tmp_path: Path) -> None:
 def test_a_manifest_that_cannot_be_read_is_said_to_be(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").mkdir()
     with pytest.raises(VerificationError, match=r"manifest.json: cannot be read"):
-        Manifest.load(tmp_path / "manifest.json")
+        Manifest.load(tmp_path)

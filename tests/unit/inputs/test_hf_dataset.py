@@ -17,6 +17,8 @@ import tokenmill
 from tokenmill.errors import BadRowError, InputError, RefusedError, UsageError
 from tokenmill.inputs.find import find_sources
 from tokenmill.inputs.hf_dataset import is_dataset
+from tokenmill.inputs.input_rules import InputRules
+from tokenmill.inputs.split_names import SplitChoice
 
 datasets = pytest.importorskip("datasets")
 datasets.disable_progress_bars()
@@ -74,9 +76,12 @@ def test_a_folder_of_save_to_disk(rows: dict[str, Any], tmp_path: Path) -> None:
 def test_a_folder_of_a_dict_of_splits(rows: dict[str, Any], tmp_path: Path) -> None:
     one = datasets.Dataset.from_dict(rows)
     datasets.DatasetDict({"train": one, "test": one.select(range(5))}).save_to_disk(tmp_path / "d")
-    names = [source.name for source in find_sources([tmp_path / "d"], "text").sources]
+    mix = InputRules(choice=SplitChoice(all_splits=True))
+    mixed = find_sources([tmp_path / "d"], "text", rules=mix)
+    names = [source.name for source in mixed.sources]
     assert names == ["test/data-00000-of-00001.arrow", "train/data-00000-of-00001.arrow"]
-    assert skipped(tmp_path / "d")["dataset_dict.json"] == "bookkeeping of datasets"
+    reasons = {Path(one.path).name: one.reason for one in mixed.skipped}
+    assert reasons["dataset_dict.json"] == "bookkeeping of datasets"
 
 
 def test_a_cache_folder(rows: dict[str, Any], tmp_path: Path) -> None:
@@ -191,7 +196,6 @@ def test_a_copy_stays_for_the_resume_and_goes_after_it(tmp_path: Path, cache: Pa
 def test_what_cannot_be_read_is_refused_with_what_to_do(tmp_path: Path, cache: Path) -> None:
     dataset = datasets.Dataset.from_dict({"text": ["a"]})
     for given, message, hint in (
-        (datasets.DatasetDict({"train": dataset}), "several splits", "dataset['train']"),
         (dataset.to_iterable_dataset(), "IterableDataset", "streaming"),
         ([dataset, dataset], "list of datasets", "concatenate_datasets"),
     ):

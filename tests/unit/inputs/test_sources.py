@@ -80,7 +80,7 @@ def test_a_file_named_twice_is_refused_also_through_a_link(tree: Path) -> None:
         ("x.jsonl.zst", b'{"text": "not zstd"}', "does not begin like a .zst"),
         ("x.jsonl", b"\x1f\x8b\x08rest", "looks like gz"),
         ("x.jsonl", b"PAR1rest", "looks like parquet"),
-        ("x.json", b'[{"text": "a"}]', "one JSON array"),
+        ("x.json", b'[{"other": "a"}]', "no field 'text'"),
         ("x.jsonl", b'{"content": "a", "id": 1}\n', "no field 'text'"),
         ("x.docx", b"text\na\n", "unknown extension .docx"),
         ("noext", b"text", "unknown extension"),

@@ -21,6 +21,7 @@ from tokenmill.output.file_maker import FileMaker, digested, made_file
 from tokenmill.output.journal import framed, journal_header, read_log
 from tokenmill.output.workspace import Workspace
 from tokenmill.planning.options import Options, plan_settings
+from tokenmill.system.store import FolderStore
 
 
 @pytest.fixture
@@ -86,14 +87,20 @@ def test_the_log_has_the_form_that_earlier_versions_wrote(workspace: Workspace) 
 
 
 def test_a_log_is_read_up_to_its_first_torn_or_foreign_record(tmp_path: Path) -> None:
-    log = tmp_path / "log"
+    log, store = tmp_path / "log", FolderStore(tmp_path)
     header, good = journal_header("plan"), framed(msgspec.msgpack.encode(1))
-    assert read_log(log, "plan", msgspec.msgpack.decode) == ([], 0)
+    assert read_log(store, "log", "plan", msgspec.msgpack.decode) == ([], 0)
     log.write_bytes(header + good + good[:-1])
-    assert read_log(log, "plan", msgspec.msgpack.decode) == ([1], len(header + good))
+    assert read_log(store, "log", "plan", msgspec.msgpack.decode) == (
+        [1],
+        len(header + good),
+    )
     log.write_bytes(header + good + framed(b"\xc1") + good)
-    assert read_log(log, "plan", msgspec.msgpack.decode) == ([1], len(header + good))
-    assert read_log(log, "another", msgspec.msgpack.decode) == ([], 0)
+    assert read_log(store, "log", "plan", msgspec.msgpack.decode) == (
+        [1],
+        len(header + good),
+    )
+    assert read_log(store, "log", "another", msgspec.msgpack.decode) == ([], 0)
 
 
 def test_a_files_size_is_the_sum_of_its_pieces() -> None:

@@ -121,23 +121,6 @@ def test_files_of_each_rule() -> None:
     assert (val.tokens, train.files, train.first) == (80, 0, "")
 
 
-def test_a_short_last_shard_is_a_warning(tmp_path: Path) -> None:
-    llmc = {"format": "llmc", "shard_tokens": "700k", "name": "n"}
-    found = estimate(SAMPLES, tmp_path / "o", llmc)
-    assert found.warnings == []  # 2,739,730 tokens: the last shard holds 639,730
-    llmc["shard_tokens"] = "500k"
-    found = estimate(SAMPLES, tmp_path / "o", llmc)
-    assert len(found.warnings) == 2  # val is shorter than llm.c's usual batch, and the last one
-    assert "n_train_000005.bin will hold 239,730 tokens" in found.warnings[1]
-    assert estimate(SAMPLES, tmp_path / "o", llmc, min_shard_tokens=0).warnings == []
-    llmc["tokenizer"] = "cl100k_base"
-    found = estimate(SAMPLES, tmp_path / "o", llmc)
-    assert "will probably hold" in found.warnings[-1]
-    assert estimate(SAMPLES, tmp_path / "o", {}, min_shard_tokens=10**7).warnings
-    empty = estimate(SAMPLES, tmp_path / "o", {"format": "llmc"})
-    assert "the train split will be empty" in empty.warnings[0]
-
-
 def test_what_does_not_fit_the_disk_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

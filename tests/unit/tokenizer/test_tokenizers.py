@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.commands import token_bytes
 from support.inputs import write_parquet
 from support.tokenizer_files import ADDED, SIZE, added, rules, train_sentencepiece, write_json
 from support.tokenizers import (
@@ -224,27 +223,6 @@ def test_strings_of_special_tokens_in_the_text_are_counted(folder: Path) -> None
         "d]",
     ]
     assert count_strings(from_bytes([t.encode() for t in texts]), specials) == 5
-
-
-def test_a_tiktoken_file_equals_the_bundled_encoding(texts: list[str], tmp_path: Path) -> None:
-    source = write_parquet(tmp_path / "a.parquet", texts)
-    outputs = []
-    for name in ("cl100k_base", "p50k_base", "gpt2"):
-        path = tmp_path / f"my-{name}.tiktoken"
-        path.write_bytes(bundled_ranks_file(name))
-        for number, options in enumerate(
-            (
-                {"tokenizer": name},
-                {"tokenizer": str(path)},
-                {"tokenizer": str(path), "pattern": name},
-            )
-        ):
-            if name == "p50k_base" and number == 2:
-                continue  # its special tokens are known with its own pattern only
-            output = tmp_path / f"{name}{number}"
-            mill.prepare(source, output, val="none", workers=0, **options)
-            outputs.append(token_bytes(output))
-        assert outputs[-1] == outputs[-2], name
 
 
 def test_a_tiktoken_file_needs_its_pattern_and_its_separator(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokenmill.inputs.source import Source
 from tokenmill.planning.options import Options, plan_settings
 from tokenmill.settings import Val
 from tokenmill.tokens.packing import PackedStream, Packer, add_separators, partition
@@ -157,7 +158,7 @@ def test_an_id_outside_the_vocabulary_is_never_narrowed() -> None:
 
     from tokenmill.errors import EncoderError
 
-    packer = Packer(SETTINGS, 0)
+    packer = Packer(SETTINGS, Source(number=0, name="x", kind="jsonl", size=0, fingerprint=""))
     one = np.array([0], np.int64)
     with pytest.raises(EncoderError, match="outside the vocabulary"):
         packer.add(np.array([70000], np.uint32), np.array([0, 1], np.int64), one, one)

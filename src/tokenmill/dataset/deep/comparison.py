@@ -101,6 +101,7 @@ class BatchComparison(NamedTuple):
         """Each row must be where it belongs, each chosen document what it should be."""
         counts.rows += batch.row_count
         counts.quarantined += len(batch.bad)
+        counts.dropped += batch.filtered
         counts.text_bytes += batch.texts.size
         for number, stream in enumerate(self.streams):
             low = stream.from_row(source.number, batch.first_row)
@@ -118,8 +119,11 @@ class BatchComparison(NamedTuple):
         """The documents of a batch that belong to a stream: by hash, and not dropped."""
         mask = np.ones(len(batch.rows), bool)
         if len(self.streams) > 1:
-            hashes = document_hash(self.settings.seed, source.number, batch.positions)
-            validation = hashes < np.uint64(self.settings.val.threshold)
+            if self.settings.val.kind == "split":
+                validation = np.full(len(mask), source.split == "val")
+            else:
+                hashes = document_hash(self.settings.seed, source.number, batch.positions)
+                validation = hashes < np.uint64(self.settings.val.threshold)
             mask = validation if stream else ~validation
         if self.settings.drops:
             least = max(self.settings.min_tokens, int(self.settings.drop_empty))
@@ -244,7 +248,7 @@ class Comparison:
         _ = self.encoder.reference  # opened here, once, before threads ask for it
         decoder = open_decoder(encoding, self.settings)
         self.batches = BatchComparison(self.settings, streams, self._ids, decoder)
-        self.quarantined = quarantined_rows(dataset.directory, self.manifest)
+        self.quarantined = quarantined_rows(dataset.store, self.manifest)
         self.fatal: dict[str, dict[int, str]] = {}  # rows that ended a worker, by source
         for record in self.manifest.set_aside:
             self.fatal.setdefault(record["source"], {})[record["row"]] = record["reason"]

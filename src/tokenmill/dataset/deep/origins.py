@@ -11,7 +11,6 @@ import itertools
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,13 +22,18 @@ from tokenmill.errors import InputError, TokenmillError, UsageError
 from tokenmill.inputs.batch import Batch
 from tokenmill.inputs.download import at_hand_already, copy_fault
 from tokenmill.inputs.find import find_sources
+from tokenmill.inputs.input_rules import EVERY, InputRules
 from tokenmill.inputs.kinds import read_segment
 from tokenmill.inputs.readers.text import long_document
 from tokenmill.inputs.remote.address import is_url, named_file, path_below
+from tokenmill.inputs.rows.row_rule import columns_needed
 from tokenmill.inputs.segments import Segment, cut_rule
 from tokenmill.inputs.source import Source
+from tokenmill.output.commit import QUARANTINE
+from tokenmill.output.editions import UNITS
 from tokenmill.output.manifest import Manifest
-from tokenmill.settings import PlanSettings
+from tokenmill.settings import PlanSettings, Reading
+from tokenmill.system.store import Store, lines, read_whole
 from tokenmill.texts import I64, from_bytes
 
 
@@ -60,7 +64,7 @@ def find_origins(
     dataset: Dataset, source_root: str | os.PathLike[str] | None
 ) -> tuple[dict[int, Source], list[Problem]]:
     """The sources by number, without those that are not what they were; and what is wrong."""
-    entries, run = dataset.manifest.sources, read_run(dataset.directory)
+    entries, run = dataset.manifest.sources, read_run(dataset.store)
     paths = [_path_of(entry, run, source_root) for entry in entries]
     missing = [path for path in paths if not os.path.isfile(path)]
     if missing:
@@ -76,7 +80,7 @@ def find_origins(
         told = f"{missing[0]}{more}: {what}, so there is nothing to compare with"
         raise InputError(told, hint=hint)
     with ThreadPoolExecutor(max_workers=4) as pool:
-        check = functools.partial(_source_or_fault, dataset.settings.text_column)
+        check = functools.partial(_source_or_fault, dataset.settings.reading)
         found = list(pool.map(check, itertools.count(), entries, paths))
     sources = {source.number: source for source in found if isinstance(source, Source)}
     names = [entry["name"] for entry in entries]
@@ -107,7 +111,7 @@ def _path_of(
 
 
 def _source_or_fault(
-    text_column: str, number: int, entry: dict[str, Any], path: str
+    reading: Reading, number: int, entry: dict[str, Any], path: str
 ) -> Source | str:
     """The source as it was, or what is wrong with it."""
     name, fingerprint, size = entry["name"], entry["fingerprint"], os.stat(path).st_size
@@ -116,24 +120,31 @@ def _source_or_fault(
     if size != entry["size"]:
         return f"changed since: {size} bytes, {entry['size']} when the dataset was made"
     try:
-        source = find_sources([path], text_column).sources[0]
+        column, kind = entry.get("text_column", ""), entry.get("as", "")
+        rules = InputRules(
+            kinds=((EVERY, kind),) if kind else (),
+            columns=((EVERY, column),) if column else (),
+            needed=columns_needed(reading),
+        )
+        source = find_sources([path], reading.text_column, rules=rules).sources[0]
     except TokenmillError as error:
         return f"cannot be read any more: {error.message}"
     if not is_url(name) and source.fingerprint != fingerprint:
         return "changed since the dataset was made (same size, other content)"
-    return msgspec.structs.replace(source, number=number, name=name, fingerprint=fingerprint)
+    changes = {"number": number, "name": name, "fingerprint": fingerprint}
+    return msgspec.structs.replace(source, **changes, split=entry.get("split", ""))
 
 
-def read_tasks(directory: Path, manifest: Manifest) -> tuple[list[SegmentTask], list[Problem]]:
+def read_tasks(store: Store, manifest: Manifest) -> tuple[list[SegmentTask], list[Problem]]:
     """The segments of every source, from index/units; and where they do not fit together."""
     ours = cut_rule()
     if manifest.plan["cut_rule"] != ours:
         raise UsageError(
-            f"{directory}: its sources were cut by another rule ({manifest.plan['cut_rule']}, "
+            f"{store.where()}: its sources were cut by another rule ({manifest.plan['cut_rule']}, "
             f"here {ours})",
             hint="use the version of tokenmill that made it (run.json names it)",
         )
-    units = np.fromfile(directory / "index/units", "<u8").reshape(-1, 5).astype(np.int64)
+    units = np.frombuffer(read_whole(store, UNITS), "<u8").reshape(-1, 5).astype(np.int64)
     tasks: list[SegmentTask] = []
     problems: list[Problem] = []
     if (np.diff(units[:, 0]) < 0).any():
@@ -164,14 +175,13 @@ class _QuarantinedRow(msgspec.Struct):
     row: int
 
 
-def quarantined_rows(directory: Path, manifest: Manifest) -> list[I64]:
+def quarantined_rows(store: Store, manifest: Manifest) -> list[I64]:
     """For each source the rows that quarantine.jsonl names, in order."""
     rows: dict[str, list[int]] = {}
     if any(entry.kind == "quarantine" for entry in manifest.files):
         decode = msgspec.json.Decoder(_QuarantinedRow).decode
-        with open(directory / "quarantine.jsonl", "rb") as file:
-            for record in map(decode, file):
-                rows.setdefault(record.source, []).append(record.row)
+        for record in map(decode, lines(store, QUARANTINE)):
+            rows.setdefault(record.source, []).append(record.row)
     return [np.array(rows.get(entry["name"], []), np.int64) for entry in manifest.sources]
 
 

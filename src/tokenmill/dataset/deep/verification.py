@@ -22,6 +22,7 @@ from tokenmill.dataset.loader import Dataset, open_dataset
 from tokenmill.dataset.streams import Stream, open_streams
 from tokenmill.dataset.verification import read_run, verify
 from tokenmill.errors import UsageError
+from tokenmill.system.store import Place
 from tokenmill.texts import I64
 from tokenmill.tokenizer.encoders.decoding import encoding_of
 from tokenmill.tokens.reframe import BLOCK_TOKENS, ReframedStream
@@ -33,7 +34,7 @@ SEED = 0x746F6B656E
 
 
 def verify_deep(
-    directory: str | os.PathLike[str],
+    directory: Place,
     *,
     sample: str | int | None = None,
     source_root: str | os.PathLike[str] | None = None,
@@ -56,13 +57,14 @@ def verify_deep(
     manifest, settings = dataset.manifest, dataset.settings
     if not settings.text_column:
         raise UsageError(
-            f"{directory}: was made of token files that were imported: its text is not known",
+            f"{dataset.store.where()}: was made of token files that were imported: its text is "
+            "not known",
             hint="`tokenmill verify` without --deep compares its bytes",
         )
-    encoding = encoding_of(settings, read_run(dataset.directory), tokenizer)
+    encoding = encoding_of(settings, read_run(dataset.store), tokenizer)
     sources, problems = find_origins(dataset, source_root)
     streams = open_streams(dataset)
-    tasks, found = read_tasks(dataset.directory, manifest)
+    tasks, found = read_tasks(dataset.store, manifest)
     found += _index_problems(streams)
     comparison = Comparison(dataset, encoding, sources, streams, problems + found)
     if wanted >= manifest.counts["documents"]:
@@ -102,7 +104,7 @@ def _other_formats(dataset: Dataset, streams: list[Stream]) -> Iterator[Problem]
     """The second and further formats: every token must be that of the first format."""
     settings = dataset.settings
     for layout in settings.layouts[1:]:
-        others = open_streams(Dataset(dataset.directory, dataset.manifest, layout.format))
+        others = open_streams(Dataset(dataset.store, dataset.manifest, layout.format))
         for first, other in zip(streams, others, strict=True):
             yield from (Problem(message, "border") for message in other.border_faults())
             expected = ReframedStream(first, settings, layout)

@@ -21,6 +21,8 @@ from tokenmill.inputs.readers.arrow_ipc import (
 from tokenmill.inputs.readers.arrow_windows import PlainText, plain_text, windows
 from tokenmill.inputs.readers.columns import joined, slices, text_batches
 from tokenmill.inputs.readers.fields import check_column, column_path, field_of
+from tokenmill.inputs.rows.arrow_rows import paths_of, rule_batches
+from tokenmill.inputs.rows.row_rule import rule_of
 from tokenmill.inputs.segments import SEGMENT_BYTES, Segment, cut_record_batches
 from tokenmill.inputs.source import Source
 from tokenmill.settings import Reading
@@ -51,6 +53,13 @@ class Arrow(InputKind):
         layout = layout_of(path, mtime_ns)
         return FileFacts(layout.rows, layout.chained)
 
+    def check_columns(
+        self, path: str, mtime_ns: int, compression: str, names: tuple[str, ...]
+    ) -> FileFacts:
+        paths_of(path, arrow_schema(path, mtime_ns), names)
+        layout = layout_of(path, mtime_ns)
+        return FileFacts(layout.rows, layout.chained)
+
     def segments(self, source: Source, reading: Reading) -> Iterator[Segment]:
         layout = layout_of(source.path, source.mtime_ns)
         sizes = [block.stop - block.start for block in layout.blocks]
@@ -59,7 +68,7 @@ class Arrow(InputKind):
             return
         texts = {}  # bytes of text, of the large batches that can be read in parts
         for number, size in enumerate(sizes):
-            if size >= 2 * cutting.SEGMENT_BYTES:
+            if size >= 2 * cutting.SEGMENT_BYTES and rule_of(reading) is None:
                 text = large_text(source, number, reading.text_column)
                 texts[number] = text.data[1] if text else 0
         spans = cut_record_batches(sizes, [block.rows for block in layout.blocks], texts)
@@ -80,7 +89,15 @@ class Arrow(InputKind):
         at = [number]  # the record batch being read
         faults = (OSError, ValueError, TypeError, MemoryError, EOFError, pyarrow.ArrowException)
         room.leave()
+        rule = rule_of(reading)
         try:
+            if rule is not None:
+                schema = arrow_schema(source.path, source.mtime_ns)
+                paths = paths_of(source.name, schema, rule.columns)
+                fields = sorted({schema.names.index(path[0]) for path in paths.values()})
+                records = _record_batches(source, segment, fields, at, room)
+                yield from rule_batches(records, rule, paths, layout.starts[number])
+                return
             size = layout.blocks[number].stop - layout.blocks[number].start
             text = None
             if size >= LARGE_BATCH and segment.stop == number + 1 and not layout.chained:
@@ -142,12 +159,23 @@ def _arrow_columns(
     source: Source, segment: Segment, text_column: str, at: list[int], room: MemoryShare
 ) -> Iterator[Any]:
     """The text of each record batch, checked; `at` tells which one is being read."""
-    layout = layout_of(source.path, source.mtime_ns)
     schema = arrow_schema(source.path, source.mtime_ns)
     path = column_path(schema, text_column)
+    fields = [schema.names.index(path[0])]
+    for records in _record_batches(source, segment, fields, at, room):
+        column = records.column(0)
+        column.validate()
+        yield from slices(field_of(column, path))
+
+
+def _record_batches(
+    source: Source, segment: Segment, fields: list[int], at: list[int], room: MemoryShare
+) -> Iterator[Any]:
+    """Some columns of each record batch, as they are in the file."""
+    layout = layout_of(source.path, source.mtime_ns)
     with (
         BatchStream(source.path, layout, segment.start, segment.stop) as stream,
-        open_batches(stream, schema.names.index(path[0])) as reader,
+        open_batches(stream, fields) as reader,
     ):
         for at[0] in range(segment.start, segment.stop):
             block = layout.blocks[at[0]]
@@ -161,6 +189,4 @@ def _arrow_columns(
             records = next(reader, None)
             if records is None or records.num_rows != block.rows:
                 raise EOFError("it has not the rows that its header counts")
-            column = records.column(0)
-            column.validate()
-            yield from slices(field_of(column, path))
+            yield records

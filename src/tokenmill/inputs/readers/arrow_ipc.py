@@ -8,6 +8,7 @@ file is believed before it is compared with the file's size; the bodies are not 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import itertools
@@ -46,6 +47,8 @@ class StreamLayout(NamedTuple):
     starts: tuple[int, ...]  # first row of each block, and the count of all rows
     chained: bool
     big_endian: bool
+    schema: bytes = b""  # its message, of a file that has none (Polars)
+    dictionaries: tuple[tuple[int, int], ...] = ()  # of such a file: they may follow the batches
 
     @property
     def rows(self) -> int:
@@ -73,13 +76,16 @@ def layout_of(path: str, mtime_ns: int) -> StreamLayout:
 
 
 def _scan(fd: int, size: int) -> StreamLayout:
-    begin, end, listed = 0, size, None
+    begin, end, listed, schema = 0, size, None, b""
     if os.pread(fd, 8, 0).startswith(FILE_MAGIC):
         begin = 8
-        end, listed = _footer(fd, size)
+        end, first, listed = _footer(fd, size)
+        schema = _bare_schema(fd, begin, first or end)
+        begin = (first or end) if schema else begin
     at = begin
-    prefix = 0
+    prefix = at if schema else 0
     blocks: list[Block] = []
+    dictionaries: list[tuple[int, int]] = []
     chained = ended = False
     while at < end:
         message = _message(fd, at, end)
@@ -87,11 +93,13 @@ def _scan(fd: int, size: int) -> StreamLayout:
             ended = True
             break
         kind, rows, stop = message
-        if at == begin:
+        if at == begin and not schema:
             if kind != SCHEMA:
                 raise _BrokenError("it does not begin with a schema")
         elif kind == RECORD_BATCH:
             blocks.append(Block(at, stop, rows))
+        elif kind == DICTIONARY and schema:
+            dictionaries.append((at, stop))  # a file's are for all batches, wherever they are
         elif kind == DICTIONARY:
             chained = chained or bool(blocks)
         else:
@@ -105,9 +113,31 @@ def _scan(fd: int, size: int) -> StreamLayout:
     starts = tuple(itertools.accumulate((block.rows for block in blocks), initial=0))
     if not prefix or starts[-1] > MAX_ROWS:
         raise _BrokenError("it has no schema" if not prefix else "its counts of rows cannot be")
-    schema, _ = _metadata(fd, begin, prefix)
-    big_endian = bool(_number("<H", schema, _header(schema), 0))
-    return StreamLayout(begin, prefix, tuple(blocks), starts, chained, big_endian)
+    metadata = schema[8:] if schema else _metadata(fd, begin, prefix)[0]
+    big_endian = bool(_number("<H", metadata, _header(metadata), 0))
+    bare = schema, tuple(dictionaries)
+    return StreamLayout(begin, prefix, tuple(blocks), starts, chained, big_endian, *bare)
+
+
+def _bare_schema(fd: int, begin: int, stop: int) -> bytes:
+    """The schema's message, for a file that holds it without its length; empty for all others.
+
+    Polars writes the bare metadata behind the magic: readers of files take the schema from the
+    footer. With the length put in front it is what a stream begins with.
+    """
+    head = os.pread(fd, 8, begin)
+    with contextlib.suppress(_BrokenError, struct.error):
+        if _uint(head, 0) == CONTINUATION or (_message(fd, begin, stop) or (0,))[0] == SCHEMA:
+            return b""
+    if not 8 <= stop - begin <= MAX_METADATA:
+        return b""
+    content = os.pread(fd, stop - begin, begin)
+    content += bytes(-len(content) % 8)
+    try:
+        is_schema = _number("<B", content, _uint(content, 0), 1) == SCHEMA
+    except struct.error:
+        is_schema = False
+    return struct.pack("<II", CONTINUATION, len(content)) + content if is_schema else b""
 
 
 def _check_end(fd: int, at: int, end: int, size: int, ended: bool, footer: bool) -> None:
@@ -216,8 +246,9 @@ def _header(metadata: bytes) -> int:
     return field + _uint(metadata, field)
 
 
-def _footer(fd: int, size: int) -> tuple[int, list[int]]:
-    """Where the footer begins, and the offsets of the record batches it lists."""
+def _footer(fd: int, size: int) -> tuple[int, int, list[int]]:
+    """Where the footer begins, where the first message that it lists does (0: it lists none), and
+    the offsets of the record batches."""
     tail = os.pread(fd, 10, max(0, size - 10))
     if size < 18 or tail[4:] != FILE_MAGIC:
         raise _BrokenError("ARROW1 is missing at its end")
@@ -227,7 +258,11 @@ def _footer(fd: int, size: int) -> tuple[int, list[int]]:
         raise _BrokenError("its footer's length cannot be")
     footer = os.pread(fd, length, start)
     try:
-        return start, [at for at, _, _ in _vector(footer, _uint(footer, 0), 3, "<qqq")]
+        table = _uint(footer, 0)
+        dictionaries, batches = (
+            [at for at, _, _ in _vector(footer, table, field, "<qqq")] for field in (2, 3)
+        )
+        return start, min((*dictionaries, *batches), default=0), batches
     except struct.error:
         raise _BrokenError("its footer is damaged") from None
 
@@ -262,12 +297,15 @@ class BatchStream(io.RawIOBase):
 
     def __init__(self, path: str, layout: StreamLayout, start: int, stop: int) -> None:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._spans = [(layout.begin, layout.prefix)]
+        self._schema = layout.schema
+        self._spans = list(layout.dictionaries) or [(layout.begin, layout.prefix)]
         if start < stop:
             self._spans.append((layout.blocks[start].start, layout.blocks[stop - 1].stop))
 
     def read(self, size: int = -1) -> bytes:
-        content = b""
+        taken = len(self._schema) if size < 0 else min(size, len(self._schema))
+        content, self._schema = self._schema[:taken], self._schema[taken:]
+        size -= taken if size > 0 else 0
         while self._spans and size:
             at, stop = self._spans.pop(0)
             reach = stop if size < 0 else min(stop, at + size)
@@ -289,13 +327,11 @@ class BatchStream(io.RawIOBase):
         super().close()
 
 
-def open_batches(stream: BatchStream, column: int | None) -> Any:
-    """A pyarrow reader of one top-level column; None: of all of them, for the schema."""
+def open_batches(stream: BatchStream, columns: list[int] | None) -> Any:
+    """A pyarrow reader of some top-level columns; None: of all of them, for the schema."""
     import pyarrow
 
-    options = pyarrow.ipc.IpcReadOptions(
-        included_fields=None if column is None else [column], use_threads=False
-    )
+    options = pyarrow.ipc.IpcReadOptions(included_fields=columns, use_threads=False)
     return pyarrow.ipc.open_stream(stream, options=options)
 
 

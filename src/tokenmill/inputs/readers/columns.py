@@ -19,6 +19,8 @@ from tokenmill.texts import (
     checked_bytes,
     from_arrow,
     is_view,
+    null_rows,
+    numbers_of,
     offsets_of,
     runs,
 )
@@ -79,7 +81,7 @@ def dictionary_slices(column: Any, rows: int) -> Iterator[Any]:
 
     values = _plain_values(column.dictionary)
     sizes = _lengths(values)
-    places = column.indices.fill_null(0).to_numpy(zero_copy_only=False)
+    places = np.where(null_rows(column.indices), 0, numbers_of(column.indices))
     column = pyarrow.DictionaryArray.from_arrays(column.indices, values)  # checks the indices
     lengths = sizes[places] if len(sizes) else np.zeros(len(column), np.int64)
     for start, stop in runs(offsets_of(lengths), BATCH_BYTES, rows):
@@ -109,7 +111,7 @@ def _lengths(raw: Any) -> I64:
     else:
         lengths = np.diff(arrow_offsets(raw))
     if raw.null_count:
-        lengths = np.where(raw.is_valid().to_numpy(zero_copy_only=False), lengths, 0)
+        lengths = np.where(null_rows(raw), 0, lengths)
     return lengths
 
 

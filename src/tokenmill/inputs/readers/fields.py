@@ -5,12 +5,16 @@ A column or field of exactly that name comes first; only where there is none, th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
 
-from tokenmill.errors import InputError
+from tokenmill.errors import InputError, did_you_mean
+from tokenmill.inputs.rows.row_rule import rule_of
+from tokenmill.inputs.rows.template import RowFaultError
+from tokenmill.settings import Reading
 from tokenmill.texts import is_large, is_view
 
 NAMES_SHOWN = 40  # names listed in a hint
@@ -18,7 +22,9 @@ DEPTH = 8  # levels of nesting looked into for them
 PATH_FAULT_BYTES = 8 << 20  # a longer line is not decoded into objects to explain its fault
 MISSING = "missing required field"  # msgspec's words
 NO_FIELD = "no field"
-DECODE_ERRORS = (msgspec.DecodeError, UnicodeError, RecursionError)
+DECODE_ERRORS = (msgspec.DecodeError, UnicodeError, RecursionError, RowFaultError)
+# Strings are skipped, so that only what JSON does not know is found: Python writes it.
+_NOT_A_NUMBER = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|-?\b(?:NaN|Infinity)\b', re.DOTALL)
 
 
 def path_of(name: str) -> tuple[str, ...]:
@@ -74,7 +80,8 @@ def check_column(where: str, schema: Any, name: str) -> tuple[str, ...]:
     if not parts:
         raise InputError(
             f"{where}: no column {name!r}",
-            hint=f"columns are: {listed(there)}; choose one with --text-column",
+            hint=f"{did_you_mean(name, there)}columns are: {listed(there)}; choose one with "
+            "--text-column",
         )
     found = list(_fields_along(schema, parts))
     if any(len(fields) > 1 for fields in found):
@@ -85,6 +92,26 @@ def check_column(where: str, schema: Any, name: str) -> tuple[str, ...]:
             f"{where}: column {name!r} is {kind}, not text",
             hint="choose a string or binary column with --text-column"
             + (f": {listed(_leaves(kind, name))}" if _inner(kind) else ""),
+        )
+    return parts
+
+
+def check_path(where: str, schema: Any, name: str) -> tuple[str, ...]:
+    """The path of a column of any plain type; an error when it is missing or there twice."""
+    from pyarrow import types
+
+    parts = column_path(schema, name)
+    if not parts:
+        raise InputError(
+            f"{where}: no column {name!r}", hint=f"columns are: {listed(_leaves(schema))}"
+        )
+    along = list(_fields_along(schema, parts))
+    if any(len(found) > 1 for found in along):
+        raise ambiguous(where, name)
+    if types.is_nested(along[-1][0].type):
+        raise InputError(
+            f"{where}: column {name!r} is {along[-1][0].type}, not one value in each row",
+            hint=f"columns are: {listed(_leaves(schema))}",
         )
     return parts
 
@@ -117,7 +144,74 @@ def field_of(column: Any, parts: tuple[str, ...]) -> Any:
 # --- fields of JSON rows ---------------------------------------------------------------------
 
 
+def row_decoder(reading: Reading) -> Callable[[bytes | memoryview], bytes | None]:
+    """One row of JSON to its text as UTF-8; None: the row is not wanted."""
+    rule = rule_of(reading)
+    if rule is None:
+        return text_decoder(reading.text_column)
+    columns, text = rule.columns, rule.text
+
+    def decode(line: bytes | memoryview) -> bytes | None:
+        row = _whole_row(bytes(line))
+        if not isinstance(row, dict):
+            raise RowFaultError("not a JSON object")
+        found = ((name, value_of(row, name)) for name in columns)
+        return text({name: value for name, value in found if value is not msgspec.UNSET})
+
+    return decode
+
+
 def text_decoder(name: str) -> Callable[[bytes | memoryview], bytes]:
+    """The text of a row. Numbers that are none (NaN) in other fields, and keys that come twice
+    (the last one counts), take a second look."""
+    decode = _quick_decoder(name)
+
+    def decode_again(line: bytes | memoryview) -> bytes:
+        try:
+            return decode(line)
+        except msgspec.ValidationError:
+            if len(line) > PATH_FAULT_BYTES:
+                raise
+            row = decoded(bytes(line))
+            value = value_of(row, name) if isinstance(row, dict) else None
+            if not isinstance(value, str):
+                raise
+            return value.encode()
+        except msgspec.DecodeError:
+            content = bytes(line)
+            if b"NaN" not in content and b"Infinity" not in content:
+                raise
+            return decode(_without_nan(content))
+
+    return decode_again
+
+
+def _without_nan(line: bytes) -> bytes:
+    return _NOT_A_NUMBER.sub(lambda found: found[0] if found[0][:1] == b'"' else b"null", line)
+
+
+def _whole_row(line: bytes) -> Any:
+    try:
+        return msgspec.json.decode(line)
+    except msgspec.DecodeError:
+        if b"NaN" not in line and b"Infinity" not in line:
+            raise
+        return msgspec.json.decode(_without_nan(line))
+
+
+def value_of(row: dict[str, Any], name: str) -> Any:
+    """A field by its name, or by its path where there is none of that name; UNSET: neither."""
+    if name in row:
+        return row[name]
+    value: Any = row
+    for part in path_of(name):
+        if not isinstance(value, dict) or part not in value:
+            return msgspec.UNSET
+        value = value[part]
+    return value
+
+
+def _quick_decoder(name: str) -> Callable[[bytes | memoryview], bytes]:
     """One line to its text as UTF-8; builds nothing else of the row: no dict, no other field."""
     exact = msgspec.defstruct("Row", [("text", str)], rename={"text": name})
     decode_exact = msgspec.json.Decoder(exact).decode
@@ -158,7 +252,7 @@ def text_decoder(name: str) -> Callable[[bytes | memoryview], bytes]:
 def decoded(line: bytes) -> Any:
     """A line's JSON; None where it has none, of which the run will tell more."""
     try:
-        return msgspec.json.decode(line)
+        return _whole_row(line)
     except DECODE_ERRORS:
         return None
 
@@ -166,6 +260,8 @@ def decoded(line: bytes) -> Any:
 def row_fault(error: Exception, line: bytes, name: str) -> str:
     """Why a line is no row with a text: for people."""
     text = str(error)
+    if isinstance(error, RowFaultError):
+        return text
     if isinstance(error, RecursionError):
         return "JSON nested too deeply"
     if isinstance(error, UnicodeError):
@@ -204,6 +300,18 @@ def _kind(value: Any) -> str:
 
 def has_field(row: dict[str, Any], name: str) -> bool:
     return not _path_fault(row, name).startswith(NO_FIELD)
+
+
+def check_fields(path: str, rows: Iterable[Any], names: Iterable[str]) -> None:
+    """Refuse a file none of whose first rows has a field."""
+    objects = [row for row in rows if isinstance(row, dict)]
+    there = dict.fromkeys(name for row in objects for name in field_names(row))
+    for name in names:
+        if there and not any(has_field(row, name) for row in objects):
+            raise InputError(
+                f"{path}: no field {name!r} in its first rows",
+                hint=f"fields are: {listed(there)}; choose one with --text-column",
+            )
 
 
 def field_names(row: dict[str, Any], prefix: str = "", depth: int = DEPTH) -> list[str]:

@@ -18,14 +18,13 @@ from tokenmill.inputs.kind import FileFacts, InputKind, ReadRequest
 from tokenmill.inputs.readers.decompress import DAMAGED_HINT, READ_FAULTS, open_stream
 from tokenmill.inputs.readers.fields import (
     DECODE_ERRORS,
+    check_fields,
     decoded,
-    field_names,
-    has_field,
-    listed,
+    row_decoder,
     row_fault,
-    text_decoder,
 )
 from tokenmill.inputs.readers.fragments import KEPT_BYTES, LONG_BYTES
+from tokenmill.inputs.rows.json_arrays import JSON_ARRAY
 from tokenmill.inputs.segments import BATCH_BYTES, Segment
 from tokenmill.inputs.source import BOM, Source
 from tokenmill.settings import Reading
@@ -44,25 +43,23 @@ class JsonLines(InputKind):
     typical = (0.95, 0.21)  # at 4.6 bytes per token
     quarantines_fatal = True
 
+    def settled(self, path: str, compression: str) -> InputKind:
+        lines = [line for line in _first_lines(path, compression) if line.strip()]
+        return JSON_ARRAY if _is_array(lines) else self
+
     def check(self, path: str, mtime_ns: int, compression: str, text_column: str) -> FileFacts:
+        return self.check_columns(path, mtime_ns, compression, (text_column,))
+
+    def check_columns(
+        self, path: str, mtime_ns: int, compression: str, names: tuple[str, ...]
+    ) -> FileFacts:
         """Look at the first lines: is it JSON lines, and has any of them the field?"""
         lines = _first_lines(path, compression)
         if _is_array([line for line in lines if line.strip()]):
             raise InputError(
-                f"{path}: one JSON array, not JSON lines",
-                hint="write one object a line, for example with `jq -c '.[]'`",
+                f"{path}: one JSON array, not JSON lines", hint="read it with --as json"
             )
-        fields: dict[str, None] = {}
-        for row in map(decoded, lines[:100]):
-            if isinstance(row, dict):
-                if has_field(row, text_column):
-                    return FileFacts()
-                fields.update(dict.fromkeys(field_names(row)))
-        if fields:
-            raise InputError(
-                f"{path}: no field {text_column!r} in its first rows",
-                hint=f"fields are: {listed(fields)}; choose one with --text-column",
-            )
+        check_fields(path, map(decoded, lines[:100]), names)
         return FileFacts()
 
     def read(self, request: ReadRequest) -> Iterator[Batch]:
@@ -90,7 +87,7 @@ JSONL = JsonLines()
 class _Lines:
     def __init__(self, request: ReadRequest) -> None:
         self.source, self.segment, self.reading, self.aside, self.alive, self.room = request
-        self.decode = text_decoder(self.reading.text_column)
+        self.decode = row_decoder(self.reading)
         self.row = self.line = 0
 
     def batches(self) -> Iterator[Batch]:
@@ -125,9 +122,11 @@ class _Lines:
         for number, end in enumerate(ends):
             start = begin + len(BOM) if offset + begin == 0 and block.startswith(BOM) else begin
             try:
-                good.append(self.decode(view[start:end]))
-                rows.append(row)
-                positions.append(offset + begin)
+                text = self.decode(view[start:end])
+                if text is not None:
+                    good.append(text)
+                    rows.append(row)
+                    positions.append(offset + begin)
                 row += 1
             except DECODE_ERRORS as error:
                 content = block[start:end]

@@ -19,9 +19,17 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from tokenmill.errors import SourceError, faults_become, first_line
+from tokenmill.errors import InputError, SourceError, faults_become, first_line
+from tokenmill.inputs.readers.fields import ambiguous
 
 DAMAGED = "the file is damaged: download it again and compare its checksum"
+
+
+def encrypted(where: str) -> InputError:
+    return InputError(
+        f"{where}: the parquet file is encrypted, and tokenmill has no key for it",
+        hint="decrypt it first: read it with its keys and write it again",
+    )
 
 
 def row_counts(where: str, metadata: Any) -> list[int]:
@@ -42,6 +50,33 @@ def column_paths(where: str, metadata: Any) -> list[str]:
         return [metadata.schema.column(i).path for i in range(metadata.num_columns)]
 
 
+def column_index(where: str, metadata: Any, schema: Any, path: tuple[str, ...]) -> int:
+    """The number of a column among the leaves of the schema.
+
+    A column `a.b` and the field b of a struct a have the same path; then the leaves are counted.
+    """
+    name = ".".join(path)
+    found = [i for i, one in enumerate(column_paths(where, metadata)) if one == name]
+    if len(found) == 1:
+        return found[0]
+    leaf = 0
+    for field in schema:
+        if len(path) == 1 and field.name == name and leaf in found:
+            return leaf
+        leaf += _leaves(field.type)
+    raise ambiguous(where, name)
+
+
+def _leaves(kind: Any) -> int:
+    from pyarrow import types
+
+    if types.is_struct(kind):
+        return sum(_leaves(field.type) for field in kind)
+    if types.is_map(kind):
+        return _leaves(kind.key_type) + _leaves(kind.item_type)
+    return _leaves(kind.value_type) if types.is_nested(kind) and hasattr(kind, "value_type") else 1
+
+
 def _faults(where: str) -> AbstractContextManager[None]:
     return faults_become(
         lambda fault: SourceError(
@@ -51,7 +86,7 @@ def _faults(where: str) -> AbstractContextManager[None]:
 
 
 def text_chunks(
-    where: str, metadata: Any, text_column: str, *, looked_at: bool = False
+    where: str, metadata: Any, text_column: str, column: int = -1, *, looked_at: bool = False
 ) -> list[Any]:
     """The text column's chunk of each row group.
 
@@ -59,16 +94,9 @@ def text_chunks(
     hold more memory from then on (pyarrow starts threads for it).
     """
     groups = list(range(metadata.num_row_groups))
-    if not looked_at and _fault(metadata, text_column, groups):
-        for group in groups:
-            fault = _fault(metadata, text_column, [group])
-            if fault:
-                raise SourceError(
-                    f"{where}: row group {group}: what the footer says of column "
-                    f"{text_column!r} cannot be: {fault}",
-                    hint=DAMAGED,
-                )
-    column = column_paths(where, metadata).index(text_column)
+    column = column_paths(where, metadata).index(text_column) if column < 0 else column
+    if not looked_at:
+        look_at(where, metadata, text_column, column)
     with _faults(where):
         chunks = [metadata.row_group(i).column(column) for i in groups]
     for group, chunk in enumerate(chunks):
@@ -82,11 +110,27 @@ def text_chunks(
     return chunks
 
 
+def look_at(where: str, metadata: Any, name: str, column: int) -> None:
+    """Refuse a file whose footer cannot be right about a column."""
+    groups = list(range(metadata.num_row_groups))
+    if _fault(metadata, column, groups):
+        for group in groups:
+            fault = _fault(metadata, column, [group])
+            if "decrypt" in fault:
+                raise encrypted(where)
+            if fault:
+                raise SourceError(
+                    f"{where}: row group {group}: what the footer says of column "
+                    f"{name!r} cannot be: {fault}",
+                    hint=DAMAGED,
+                )
+
+
 class _ReachedError(Exception):
     """Nothing was wrong up to the first byte that had to be read."""
 
 
-def _fault(metadata: Any, text_column: str, groups: list[int]) -> str:
+def _fault(metadata: Any, column: int, groups: list[int]) -> str:
     """What Arrow has against reading these chunks, before it reads any of them; or ''."""
     from pyarrow import parquet
 
@@ -95,8 +139,7 @@ def _fault(metadata: Any, text_column: str, groups: list[int]) -> str:
     try:
         # pre_buffer: it then asks for the places of all chunks at once
         with parquet.ParquetFile(_NoBytes(), metadata=metadata, pre_buffer=True) as file:
-            columns = [text_column]
-            next(file.iter_batches(1, row_groups=groups, columns=columns, use_threads=False), None)
+            next(leaf_batches(file, 1, groups, [column]), None)
     except _ReachedError:
         return ""
     except Exception as error:
@@ -228,6 +271,14 @@ class _Reader:
 
 
 READ_BUFFER = 1 << 20
+
+
+def leaf_batches(file: Any, rows: int, groups: list[int], columns: list[int]) -> Iterator[Any]:
+    """Record batches of some leaves of the schema: names may mean more than one."""
+    batches: Iterator[Any] = file.reader.iter_batches(
+        rows, row_groups=groups, column_indices=columns, use_threads=False
+    )
+    return batches
 
 
 def open_parquet(path: str, metadata: Any = None, dictionary: str = "") -> Any:

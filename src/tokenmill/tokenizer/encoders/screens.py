@@ -11,7 +11,15 @@ from __future__ import annotations
 import numpy as np
 
 from tokenmill.errors import EncoderError
-from tokenmill.texts import I64, U8, Texts, contains_byte, documents_at, documents_with
+from tokenmill.texts import (
+    I64,
+    U8,
+    Texts,
+    contains_byte,
+    documents_at,
+    documents_with,
+    true_rows,
+)
 from tokenmill.tokenizer.bundled import Encoding
 from tokenmill.tokenizer.proof import gap_tables
 from tokenmill.tokenizer.proof.gap_tables import Ranges
@@ -104,7 +112,7 @@ class CodePoints:
         import pyarrow.compute
 
         found = pyarrow.compute.match_substring_regex(texts.to_arrow(), f"[{self._pattern}]")
-        numbers: list[int] = np.flatnonzero(found.to_numpy(zero_copy_only=False)).tolist()
+        numbers: list[int] = np.flatnonzero(true_rows(found)).tolist()
         return numbers
 
     def _present(self, data: U8) -> dict[int, set[int]]:

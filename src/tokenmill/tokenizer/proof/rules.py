@@ -23,7 +23,7 @@ PROVEN_VERSIONS = {
     "gigatoken": ("0.10.0",),
     "tiktoken": ("0.14.0",),
     "tokenizers": ("0.23.3",),
-    "sentencepiece": ("0.2.2",),
+    "sentencepiece": ("0.2.2", "0.2.3"),
 }
 NEWEST_UNICODE = 18  # the tables in gap_tables.py know what versions up to this one added
 

@@ -1,0 +1,104 @@
+"""A split without a token is refused: before encoding where the plan can tell, else before the
+commit.
+
+A trainer that finds no val file fails after the GPUs were booked; a glob of train shards that
+matches nothing is worse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from tokenmill.errors import RefusedError, TokenmillError
+from tokenmill.inputs.kinds import kind_named
+from tokenmill.inputs.source import Source
+from tokenmill.planning.plan import Plan
+from tokenmill.settings import PlanSettings
+
+# For one byte of text: normalizing makes up to 11 of it (U+FDFA), and a separator of one byte is a
+# document with its special ids. JSON takes more bytes for a document than that.
+MOST_TOKENS = 16
+
+
+class SplitSize(Protocol):
+    """A split as the manifest has it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def tokens(self) -> int: ...
+
+
+def refuse_surely_empty(plan: Plan) -> None:
+    """Before anything is encoded."""
+    settings = plan.settings
+    split = "" if settings.limited else surely_empty(plan)
+    if split:
+        documents = most_documents(plan)
+        raise RefusedError(
+            f"the {split} split would be empty: --val {settings.val} leaves it nothing",
+            hint=_advice(settings, documents if documents is not None else 2, again=False),
+        )
+
+
+def refuse_empty(settings: PlanSettings, splits: Sequence[SplitSize], documents: int) -> None:
+    """Before the commit. What was encoded stays, and a run may go on from there."""
+    empty = [split.name for split in splits if not split.tokens]
+    if empty:
+        raise TokenmillError(
+            f"the {' and the '.join(empty)} split is empty: --val {settings.val} leaves it nothing "
+            f"of {documents:,} document{'s' * (documents != 1)}. Nothing was committed",
+            hint=_advice(settings, documents, again=True),
+        )
+
+
+def _advice(settings: PlanSettings, documents: int, *, again: bool) -> str:
+    exact = all(layout.cut == "exact" for layout in settings.layouts)
+    rule = "tail:0.1"
+    if not exact:  # no document is cut in two
+        rule = f"docs:{max(1, documents // 10)}" if documents > 1 else "none"
+    if settings.val.kind == "split" or documents == 0:
+        return "look at the inputs; the same command with --allow-empty-split takes it as it is"
+    start = "start again with --overwrite" if again else "use"
+    return f"{start} --val {rule}; the same command with --allow-empty-split takes it as it is"
+
+
+def surely_empty(plan: Plan) -> str:
+    """The split that cannot have a token, by what is known of the inputs; '' where none is."""
+    val, layout = plan.settings.val, plan.settings.first
+    documents, tokens = most_documents(plan), most_tokens(plan)
+    few = documents is not None and documents < 2
+    by_document = layout.cut == "document"
+    if val.kind == "fraction" and few:
+        return "train or the val"
+    if val.kind == "tail" and few and by_document:
+        return "val"
+    if val.kind == "docs" and documents is not None and documents <= val.amount:
+        return "train"
+    if val.kind in ("tokens", "shard"):
+        if few and (by_document or val.kind == "tokens"):
+            return "train"
+        if tokens is not None and tokens <= (val.amount or layout.shard_tokens):
+            return "train"
+    return ""
+
+
+def most_documents(plan: Plan) -> int | None:
+    """No more documents than this; None where only reading tells."""
+    counts = [_documents(plan.settings, source) for source in plan.sources]
+    return None if None in counts else sum(count for count in counts if count is not None)
+
+
+def _documents(settings: PlanSettings, source: Source) -> int | None:
+    if source.rows >= 0:
+        return source.rows
+    if kind_named(source.kind).has_separators and settings.text_separator is None:
+        return 1
+    return None
+
+
+def most_tokens(plan: Plan) -> int | None:
+    """No more tokens than this: a token is a byte of text at least. None for packed files."""
+    plain = all(s.rows < 0 and not s.compression and s.remote is None for s in plan.sources)
+    return MOST_TOKENS * (plan.input_bytes + len(plan.sources)) if plain else None
