@@ -115,6 +115,64 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
 }  # fmt: skip
 
 
+# Of the engine: R22 notices these.
+SCHEDULER_MUTANTS: dict[str, tuple[str, str, str]] = {
+    "a report counts as often as it arrives": (
+        "engines/dispatch.py", "if state is None or report.number <= state.reports:", "if state is None:",
+    ),
+    "units of a dead worker are still taken for encoded": (
+        "engines/dispatch.py", "            self.frontier.lost(unit)\n", "",
+    ),
+    "units that a dead worker held are not done again": (
+        "engines/dispatch.py", "again = {(unit.source, unit.segment) for unit in state.held}", "again = set()",
+    ),
+    "the task of a dead worker is not done again": (
+        "engines/dispatch.py", "        elif segment is not None:\n            self._died_at_work",
+        "        elif segment is not None:\n            again.discard(segment.key)\n            self._died_at_work",
+    ),
+    "a segment is given to two workers": (
+        "engines/dispatch.py", "        heapq.heappush(self._again, key)\n",
+        "        heapq.heappush(self._again, key)\n        heapq.heappush(self._again, key)\n",
+    ),
+    "a unit that had its place does not get it again": (
+        "engines/dispatch.py", "        if placed is not None:\n            self._place(*placed)\n", "",
+    ),
+    "workers that hold units get no task": (
+        "engines/dispatch.py", "next(iter(self._free or self._free_holding), None)", "next(iter(self._free), None)",
+    ),
+    "an error beyond the limit ends the run": (
+        "engines/dispatch.py", "if not self.settings.limited or segment is None or message.placing:", "if True:",
+    ),
+    "an error within the limit is forgotten": (
+        "engines/dispatch.py", "            raise self.frontier.failure\n", "            pass\n",
+    ),
+    "finished while units are missing": (
+        "engines/dispatch.py", "(self._exhausted and not self._begun and frontier.idle)", "self._exhausted",
+    ),
+    "finished at a limit while units are missing": (
+        "engines/frontier.py", "return self.limit_reached and not self._placed", "return self.limit_reached",
+    ),
+    "places are not sent when earlier ones are written": (
+        "engines/dispatch.py", "MAX_PLACING = 16", "MAX_PLACING = 0",
+    ),
+    "the fatal rows that were found are forgotten": (
+        "engines/dispatch.py", "            segment.aside.update(search.found)\n", "",
+    ),
+    "a row that was tried is tried for ever": (
+        "engines/hunt.py", "self.first, self.suspect, self._hits = row + 1, None, 0",
+        "self.first, self.suspect, self._hits = row, None, 0",
+    ),
+    "a unit takes its place though it changed": (
+        "engines/dispatch.py", "if search.found and self.frontier.has_place(UnitId(*segment.key, search.part)):",
+        "if False:",
+    ),
+    "every worker is looked at for each place": (
+        "engines/dispatch.py", "        worker = self._holders[unit]\n",
+        "        worker = next(w for w, state in self.workers.items() if unit in state.held)\n",
+    ),
+}  # fmt: skip
+
+
 def install(name: str) -> None:
     """From now on tokenmill is imported with this mutant in place."""
     install_change(*MUTANTS[name])

@@ -16,8 +16,7 @@ import msgspec
 import tokenmill
 from reliability.corpus import dataset_bytes, documents, durable_records, mixed, write_jsonl
 from tokenmill.dataset.verification import verify
-from tokenmill.engines import unit
-from tokenmill.engines.local import worker
+from tokenmill.engines import loop, unit
 from tokenmill.errors import RefusedError, TokenmillError
 from tokenmill.output.result import Result
 from tokenmill.system import disk as steps
@@ -40,7 +39,7 @@ def make_fast() -> None:
     use_stand_in()
     os.environ["TOKENMILL_SYNC_SECONDS"] = "0"
     setattr(unit, "ExactEncoder", _kept_encoder)  # noqa: B010
-    setattr(worker, "SPILL_SHARE", 1 << 62)  # noqa: B010
+    setattr(loop, "SPILL_SHARE", 1 << 62)  # noqa: B010
 
 
 @dataclass

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from tokenmill.engines.local.forkserver import start_fork_server
-from tokenmill.engines.observer import Observer, Snapshot
+from tokenmill.engines.observer import EventLog, Observer
 from tokenmill.engines.run import EncodingRun
 from tokenmill.engines.supply import Downloads
 from tokenmill.errors import TokenmillError, UsageError
@@ -134,7 +134,7 @@ def _prepare(
             manifest = committing.commit(
                 prepared.plan,
                 run.books.ledger,
-                run.frontier.state,
+                run.dispatch.frontier.state,
                 workspace,
                 interrupts.check,
                 allow_empty=prepared.run.allow_empty_split or prepared.plan.settings.limited,
@@ -179,15 +179,15 @@ def download(
         prepared = _survey(prepared, supply)
         if on_plan:
             on_plan(prepared)
-        observer, snapshot = observer or Observer(), Snapshot()
+        log = EventLog(observer or Observer())
         with interrupts.deferred(), contextlib.closing(supply):
             supply.start()
             for source in sources:
                 while supply.here(source) is None:
                     interrupts.check()
-                    supply.report(snapshot, observer)
+                    supply.report(log)
                     time.sleep(DOWNLOAD_TICK_SECONDS)
-            supply.report(snapshot, observer)
+            supply.report(log)
     return Fetched(
         files=len(sources),
         bytes=prepared.plan.input_bytes,
@@ -277,11 +277,12 @@ def _encode(run: EncodingRun) -> dict[str, Any]:
         "units_encoded": books.encoded_units,
         "retries": run.snapshot.retries,
         "probes": run.snapshot.probes,
+        "timeline": run.log.timeline,
         "encoder_check": run.settings.encoder_check,
         "encoder": {
             "name": decision.encoder,
             "rules": decision.rules,
             "why": decision.why,
-            **run.stats,
+            **run.dispatch.stats,
         },
     }

@@ -16,7 +16,7 @@ from support.inputs import write_parquet
 from support.text import small_ranges  # noqa: F401
 
 import tokenmill
-from tokenmill.engines.local import supervisor as local
+from tokenmill.engines import dispatch
 from tokenmill.errors import WorkerError
 
 
@@ -54,7 +54,7 @@ def test_a_long_row_is_cut_for_keeping(tmp_path: Path, monkeypatch: pytest.Monke
 def test_too_many_such_rows_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     faulty, _ = parquet(tmp_path, 400, tuple(range(0, 400, 7)))
     plant(monkeypatch)
-    monkeypatch.setattr(local, "MAX_ASIDE", 5)
+    monkeypatch.setattr(dispatch, "MAX_ASIDE", 5)
     with pytest.raises(WorkerError, match=r"rows of unit 0\.0 end their worker"):
         tokenmill.prepare(
             faulty, tmp_path / "o", workers=2, start_method="fork", on_bad_row="quarantine"

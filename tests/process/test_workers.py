@@ -96,7 +96,7 @@ def test_a_row_tried_alone_may_be_silent_for_a_shorter_time() -> None:
     from tokenmill.engines.local.processes import Worker
     from tokenmill.engines.messages import Activity
 
-    worker = Worker(None, None)
+    worker = Worker(1, None, None)
     worker.note(Activity("encode", 0, 0, 100, 4_000_000))
     assert worker.patience(60) == 60
     worker.searching = True

@@ -315,6 +315,12 @@ RUN_ONLY = [
         help="Download the inputs and stop; prepare later, offline.",
     ),
     click.option("--quiet", is_flag=True, help="Print neither the plan nor progress."),
+    click.option(
+        "--progress",
+        type=click.Choice(["auto", "json"]),
+        default="auto",
+        help="auto: a bar on a terminal, lines elsewhere; json: a line of JSON for every event.",
+    ),
 ]
 
 

@@ -95,7 +95,7 @@ def fineweb(
     from tokenmill.fineweb_parts import find_fineweb
 
     part = find_fineweb(version, kind or "edu", revision)
-    if not options["quiet"]:
+    if not options["quiet"] and options["progress"] != "json":
         said = "" if kind else " (edu is the default, --type classic the other)"
         click.echo(f"FineWeb {version}, type {kind or 'edu'}{said}: {part.input}", err=True)
     options["name"] = options["name"] or part.name(options["format"])
@@ -108,6 +108,7 @@ def run_prepare(
     *,
     as_json: bool,
     quiet: bool,
+    progress: str,
     download_only: bool,
     **options: Any,
 ) -> int:
@@ -117,7 +118,7 @@ def run_prepare(
         start_fork_server(**options)
     from tokenmill import pipeline
     from tokenmill.cli import summary
-    from tokenmill.cli.progress import LiveProgress, PlainProgress
+    from tokenmill.cli.progress import JsonProgress, LiveProgress, PlainProgress
     from tokenmill.engines.observer import Observer
 
     def on_plan(prepared: Proposal) -> None:
@@ -126,7 +127,9 @@ def run_prepare(
         if not quiet:
             click.echo("\n".join(summary.plan_lines_before(prepared)), err=True)
 
-    shown = Observer if quiet else LiveProgress if sys.stderr.isatty() else PlainProgress
+    shown: type[Observer] = LiveProgress if sys.stderr.isatty() else PlainProgress
+    if quiet or progress == "json":
+        shown, quiet = Observer if quiet else JsonProgress, True
     with shown() as observer:
         options |= {"observer": observer, "on_plan": on_plan}
         if download_only:

@@ -7,7 +7,10 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import msgspec
+
 from tokenmill.amounts import show_count, show_duration, show_speed
+from tokenmill.engines.events import Event
 from tokenmill.engines.observer import Observer, Snapshot
 from tokenmill.errors import safe
 
@@ -86,6 +89,19 @@ class PlainProgress(Observer):
 
     def note(self, text: str) -> None:
         print(f"note: {safe(text)}", file=sys.stderr, flush=True)
+
+
+class JsonProgress(Observer):
+    """A line of JSON for every event, for programs."""
+
+    def note(self, text: str) -> None:
+        self._print({"event": "note", "text": safe(text)})
+
+    def event(self, seconds: float, event: Event) -> None:
+        self._print({"seconds": seconds, **msgspec.to_builtins(event)})
+
+    def _print(self, line: dict[str, Any]) -> None:
+        print(msgspec.json.encode(line).decode(), file=sys.stderr, flush=True)
 
 
 class LiveProgress(Observer):

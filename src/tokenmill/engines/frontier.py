@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from tokenmill.engines.hunt import MAX_ASIDE, DeathCount, FatalRowSearch
-from tokenmill.engines.messages import EncodeTask, TryRows, UnitSummary
+from tokenmill.engines.messages import EncodeTask, Task, TryRows, UnitSummary
 from tokenmill.errors import TokenmillError, WorkerError
 from tokenmill.inputs.kinds import kind_named
 from tokenmill.inputs.segments import Segment, UnitId
@@ -39,13 +39,10 @@ class SegmentProgress:
         return self.segment.source, self.segment.number
 
     @property
-    def work(self) -> EncodeTask:
-        return EncodeTask(self.source, self.segment, sorted(self.written), self.aside)
-
-    @property
-    def task(self) -> EncodeTask | TryRows:
+    def task(self) -> Task:
         """What a worker is to do for it next."""
-        work, search = self.work, self.search
+        search = self.search
+        work = EncodeTask(self.source, self.segment, sorted(self.written), self.aside)
         if search is None:
             return work
         return TryRows(work, search.part, *search.next_rows(), search.check)
@@ -85,6 +82,15 @@ class SegmentProgress:
             hint="rows are not the cause if so many do: try --encoder reference or more --memory",
         )
 
+    def too_late_error(self, search: FatalRowSearch) -> WorkerError:
+        row = min(search.found)
+        return WorkerError(
+            f"{self.source.name}: row {row} of segment {self.segment.number}: {search.found[row]}. "
+            f"It did not when unit {self.segment.number}.{search.part} was encoded before, and "
+            "units behind it have their places already",
+            hint="everything done so far is kept; the same command resumes",
+        )
+
 
 class Frontier:
     def __init__(self, settings: PlanSettings, durable: Iterable[UnitRecord]) -> None:
@@ -122,6 +128,10 @@ class Frontier:
                 hint="an input changed while it was being read, or this machine's memory is bad",
             )
         return summary.unit, placed[1]
+
+    def has_place(self, unit: UnitId) -> bool:
+        """Whether units behind it may have got their places: it must come out as it did."""
+        return unit in self._placed
 
     def lost(self, unit: UnitId) -> None:
         """The worker that held this encoded unit is gone."""

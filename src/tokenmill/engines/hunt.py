@@ -17,7 +17,7 @@ batch without a fatal row is searched a second time, with every row checked.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 # How a worker ended: by a fault of its own (or hung), by SIGKILL, by a signal from outside.
 Cause = Literal["fault", "kill", "outside"]
@@ -27,6 +27,14 @@ MAX_KILLS = 5
 ROW_DEATHS: dict[Cause, int] = {"fault": 2, "kill": 4}  # the suspicion included
 # Fatal rows are rare. So many of them in one unit mean that something else is wrong.
 MAX_ASIDE = 100
+
+
+class WorkerEnd(NamedTuple):
+    """How a worker ended, in words, and whether its work may be the cause."""
+
+    how: str
+    cause: Cause
+    fault: str  # without anything that differs from run to run: for the record of a row
 
 
 class DeathCount:

@@ -4,43 +4,46 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import deque
 
-from tokenmill.engines.frontier import SegmentProgress
+from tokenmill.engines import messages
+from tokenmill.engines.loop import WorkerLoop
 from tokenmill.engines.run import EncodingRun
-from tokenmill.engines.unit import EncodedUnit, UnitWorker
+from tokenmill.engines.unit import UnitWorker
 
+WORKER = 0  # the number of the only one
 WAIT_SECONDS = 0.05
 
 
 def run_inline(run: EncodingRun) -> None:
+    """A worker's loop, with the engine itself as its channel."""
     worker = UnitWorker(run.job)
     run.snapshot.workers = 1
+    run.dispatch.joined(WORKER)
     with contextlib.closing(worker.files):
-        while not run.finished:
-            segment = run.next_segment()
-            if segment is not None:
-                _encode(run, worker, segment)
-            else:
-                _place(run, worker)
-                run.keep_up()
-                if not run.finished:  # the next input is being downloaded
-                    time.sleep(WAIT_SECONDS)
-            run.report()
-    run.stats.update(worker.session.stats)
+        WorkerLoop(_DirectChannel(run), spill=None).run(worker)
 
 
-def _encode(run: EncodingRun, worker: UnitWorker, segment: SegmentProgress) -> None:
-    for encoded in worker.encode_segment(segment.work, lambda _: run.check_interrupt()):
-        run.frontier.encoded(encoded.summary)
-        _place(run, worker, encoded)
-        run.books.sync_if_due()
-        if run.frontier.done:
-            return
+class _DirectChannel:
+    """A message is handled when it is sent; the next one is made when it is asked for."""
 
+    def __init__(self, run: EncodingRun) -> None:
+        self.run, self.dispatch = run, run.dispatch
+        self._orders: deque[messages.ToWorker] = deque()
 
-def _place(run: EncodingRun, worker: UnitWorker, encoded: EncodedUnit | None = None) -> None:
-    """Units are encoded in order: the one that is ready, if any, is the one just encoded."""
-    for unit, before in run.frontier.ready():
-        if encoded is None or encoded.summary.unit != unit:
-            raise RuntimeError(f"{unit} is ready, and was not the one just encoded")
-        run.written(worker.place(encoded, before))
+    def poll(self) -> bool:
+        self.run.keep_up()
+        self._orders.extend(order for _, order in self.dispatch.orders())
+        if self.dispatch.finished and not self._orders:
+            self._orders.append(messages.Stop())
+        return bool(self._orders)
+
+    def receive(self) -> bytes:
+        self.run.report()
+        while not self.poll():  # the next input is being downloaded
+            time.sleep(WAIT_SECONDS)
+            self.run.report()
+        return messages.encode(self._orders.popleft())
+
+    def send(self, message: bytes) -> None:
+        self.dispatch.received(WORKER, messages.decode_report(message))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -18,7 +18,7 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
     pass
 
 
-# coordinator to worker
+# Coordinator to worker.
 class EncodeTask(_Message, frozen=True):
     """Encode a segment into units, without the parts in `skip`."""
 
@@ -47,7 +47,7 @@ class Stop(_Message, frozen=True):
     pass
 
 
-# worker to coordinator
+# Worker to coordinator.
 class Ready(_Message, frozen=True):
     """The encoder is open; nothing held."""
 
@@ -78,12 +78,10 @@ class UnitWritten(_Message, frozen=True):
     stats: dict[str, int]  # of the worker so far: it may be ended after its last unit
 
 
-class SegmentDone(_Message, frozen=True):
+class TaskDone(_Message, frozen=True):
+    """The segment is encoded; or none of the rows ended the worker."""
+
     stats: dict[str, int]
-
-
-class RowsSurvived(_Message, frozen=True):
-    """None of the rows ended the worker."""
 
 
 class Failure(_Message, frozen=True):
@@ -91,9 +89,34 @@ class Failure(_Message, frozen=True):
     placing: bool = False  # while a unit was written, not while a segment was encoded
 
 
-ToWorker = EncodeTask | TryRows | Place | Stop
-FromWorker = Ready | Activity | UnitSummary | UnitWritten | SegmentDone | RowsSurvived | Failure
+Task = EncodeTask | TryRows
+ToWorker = Task | Place | Stop
+FromWorker = Ready | Activity | UnitSummary | UnitWritten | TaskDone | Failure
+
+
+class Report(msgspec.Struct, frozen=True, array_like=True):
+    """A message of a worker, with its number: a message that arrives twice is recognised."""
+
+    number: int  # 1, 2, 3 ... for each worker
+    message: FromWorker
+
+
+class ChannelClosed(Exception):  # noqa: N818 - not a fault
+    """The engine is gone."""
+
+
+class Channel(Protocol):
+    """How a worker talks to the engine, wherever the engine is. Messages arrive in order."""
+
+    def poll(self) -> bool:
+        """Whether a message is there."""
+
+    def receive(self) -> bytes:
+        """The next message; waits for it."""
+
+    def send(self, message: bytes) -> None: ...
+
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_worker: Callable[[bytes], ToWorker] = msgspec.msgpack.Decoder(ToWorker).decode
-decode_from_worker: Callable[[bytes], FromWorker] = msgspec.msgpack.Decoder(FromWorker).decode
+decode_report: Callable[[bytes], Report] = msgspec.msgpack.Decoder(Report).decode

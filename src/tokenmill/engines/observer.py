@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
 import msgspec
 
-from tokenmill.tokens.counts import Counts
+from tokenmill.engines import events
+
+SPEED_SECONDS = 5.0
+MAX_KEPT = 200  # entries of each kind in the time line
 
 
 class Snapshot(msgspec.Struct, kw_only=True):
@@ -25,13 +31,22 @@ class Snapshot(msgspec.Struct, kw_only=True):
     fetch_total: int = 0
     fetching: int = 0  # files being downloaded
 
-    def add_unit(self, counts: Counts) -> None:
-        """A unit has been written."""
-        self.text_bytes += counts.text_bytes
-        self.tokens += counts.tokens
-        self.rows += counts.rows
-        self.quarantined += counts.quarantined
-        self.units += 1
+    def add(self, event: events.Event) -> None:
+        match event:
+            case events.UnitDone():
+                self.bytes_done += event.input_bytes
+                self.text_bytes += event.text_bytes
+                self.tokens += event.tokens
+                self.rows += event.rows
+                self.quarantined += event.quarantined
+                self.units += 1
+            case events.Resumed():
+                self.bytes_done += event.input_bytes
+                self.resumed_bytes += event.input_bytes
+            case events.WorkerDied():
+                self.retries += 1
+            case events.RowsTried():
+                self.probes += 1
 
 
 class Observer:
@@ -48,3 +63,56 @@ class Observer:
 
     def note(self, text: str) -> None:
         """Something worth a line: a worker replaced, fewer workers than asked for."""
+
+    def event(self, seconds: float, event: events.Event) -> None:
+        """Something happened, so many seconds after the start."""
+        if event.note:
+            self.note(event.note)
+
+
+class EventLog:
+    """All events of a run go through here: to the observer, the snapshot and the time line."""
+
+    def __init__(self, observer: Observer, bytes_total: int = 0) -> None:
+        self.observer, self.snapshot = observer, Snapshot(bytes_total=bytes_total)
+        self._began = time.monotonic()
+        self._speeds: list[dict[str, Any]] = []
+        self._others: list[dict[str, Any]] = []
+        self._last = (0.0, 0, 0)  # seconds, tokens and bytes of text at the last speed
+
+    def add(self, event: events.Event) -> None:
+        seconds = round(time.monotonic() - self._began, 3)
+        self.snapshot.add(event)
+        self.observer.event(seconds, event)
+        if isinstance(event, events.UnitDone | events.Resumed):
+            return  # a run may have a million of them
+        kept = self._speeds if isinstance(event, events.Speed) else self._others
+        kept.append({"seconds": seconds, **msgspec.to_builtins(event)})
+        if len(self._speeds) > MAX_KEPT:
+            del self._speeds[::2]  # of a long run, one every minute or hour
+        if len(self._others) > MAX_KEPT:
+            del self._others[MAX_KEPT // 2]  # the first and the last ones tell most
+
+    def tick(self) -> None:
+        """Several times a second: how far the run is, and now and then its speed."""
+        s, seconds = self.snapshot, time.monotonic() - self._began
+        since, tokens, text_bytes = self._last
+        if (passed := seconds - since) >= SPEED_SECONDS:
+            self._last = seconds, s.tokens, s.text_bytes
+            self.add(
+                events.Speed(
+                    input_bytes=s.bytes_done,
+                    input_bytes_total=s.bytes_total,
+                    tokens=s.tokens,
+                    tokens_per_second=round((s.tokens - tokens) / passed),
+                    text_bytes_per_second=round((s.text_bytes - text_bytes) / passed),
+                    downloaded_bytes=s.fetched_bytes,
+                    workers=s.workers,
+                )
+            )
+        self.observer.update(s)
+
+    @property
+    def timeline(self) -> list[dict[str, Any]]:
+        """For run.json; without single units, and never more than a few hundred entries."""
+        return sorted([*self._speeds, *self._others], key=lambda entry: float(entry["seconds"]))

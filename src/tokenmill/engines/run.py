@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-from tokenmill.engines.frontier import Frontier, SegmentProgress
-from tokenmill.engines.observer import Observer, Snapshot
+from tokenmill.engines.dispatch import Dispatch
+from tokenmill.engines.frontier import SegmentProgress
+from tokenmill.engines.observer import EventLog, Observer
 from tokenmill.engines.supply import Downloads
 from tokenmill.engines.unit import WorkerJob
 from tokenmill.inputs.kinds import segments_of
@@ -31,47 +32,18 @@ class EncodingRun:
         encoding, output = prepared.encoding, prepared.output
         self.job = WorkerJob(self.plan.settings, self.settings, prepared.budget, encoding, output)
         self.books = opened.books
-        self.supply, self.observer, self.check_interrupt = supply, observer, check_interrupt
-        self.frontier = Frontier(self.plan.settings, opened.durable)
-        self.snapshot = Snapshot(bytes_total=self.plan.input_bytes)
-        self.begun: dict[tuple[int, int], SegmentProgress] = {}  # and not completely written
-        self.stats: Counter[str] = Counter()  # of the encoders
+        self.supply, self.check_interrupt = supply, check_interrupt
+        self.log = EventLog(observer, self.plan.input_bytes)
+        self.snapshot = self.log.snapshot
         self.seconds_starting = 0.0  # until the first worker had its encoder open
-        self._segments = _segments_in_order(self.plan, opened, supply)
-        self._exhausted = False
-
-    def next_segment(self) -> SegmentProgress | None:
-        """The next segment with something to do; None if there is none, or none yet."""
-        if self.frontier.limit_reached:
-            return None
-        for segment in self._segments:
-            if segment is None:  # the next input is being downloaded
-                return None
-            self.frontier.add_segment(segment)
-            if not segment.complete:
-                self.begun[segment.key] = segment
-                return segment
-            self.snapshot.bytes_done += segment.segment.size
-            self.snapshot.resumed_bytes += segment.segment.size
-        self._exhausted = True
-        return None
-
-    def written(self, record: UnitRecord) -> None:
-        """The only place that hears of a written unit: journal, order, segment and progress."""
-        self.books.written(record)
-        self.frontier.written(record)
-        self.snapshot.add_unit(record.counts)
-        segment = self.begun[record.unit.source, record.unit.segment]
-        segment.note_written(record)
-        if segment.complete:
-            del self.begun[segment.key]
-            self.snapshot.bytes_done += segment.segment.size
-
-    @property
-    def finished(self) -> bool:
-        """Nothing is left to do or to wait for."""
-        frontier = self.frontier
-        return frontier.done or (self._exhausted and not self.begun and frontier.idle)
+        self.dispatch = Dispatch(
+            self.plan.settings,
+            self.settings,
+            _segments_in_order(self.plan, opened, supply),
+            opened.durable,
+            on_written=self.books.written,
+            on_event=self.log.add,
+        )
 
     def keep_up(self) -> None:
         """Called several times a second: end on a signal, make durable what was written."""
@@ -79,7 +51,7 @@ class EncodingRun:
         self.books.sync_if_due()
 
     def report(self) -> None:
-        self.supply.report(self.snapshot, self.observer)
+        self.supply.report(self.log)
 
 
 def _segments_in_order(
@@ -92,12 +64,12 @@ def _segments_in_order(
     durable: dict[tuple[int, int], list[UnitRecord]] = {}
     for record in opened.durable:
         durable.setdefault((record.unit.source, record.unit.segment), []).append(record)
-    given: list[SegmentProgress] = []
+    given: deque[SegmentProgress] = deque()
     for planned in plan.sources:
         source = planned
         if plan.settings.limited and planned.remote is not None:
             # A trial may end with the files that are here: download another only when it has not.
-            while not all(segment.complete for segment in given):
+            while _drop_complete(given):
                 yield None
         segments: Iterable[Segment] | None = supply.cut_before(planned)
         if segments is None:
@@ -112,5 +84,13 @@ def _segments_in_order(
             for record in durable.pop(progress.key, ()):
                 progress.note_written(record)
             if plan.settings.limited:
-                given = [one for one in (*given, progress) if not one.complete]
+                _drop_complete(given)
+                given.append(progress)
             yield progress
+
+
+def _drop_complete(segments: deque[SegmentProgress]) -> bool:
+    """Drop the first segments as far as they are complete; True if one is not."""
+    while segments and segments[0].complete:
+        segments.popleft()
+    return bool(segments)

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from tokenmill.engines.observer import Observer, Snapshot
+from tokenmill.engines import events
+from tokenmill.engines.observer import EventLog
 from tokenmill.errors import TokenmillError
 from tokenmill.inputs.download import Download, DownloadStop, at_hand_already, fetch
 from tokenmill.inputs.find import at_hand
@@ -51,6 +52,7 @@ class Downloads:
         self._failure: BaseException | None = None
         self._stop = threading.Event()
         self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._arrived: queue.SimpleQueue[int] = queue.SimpleQueue()  # sources
         self._threads: list[threading.Thread] = []
         self._quiet = contextlib.ExitStack()
         # Threads download, one syncs and reports durable units, the main one cuts sources. What
@@ -162,13 +164,17 @@ class Downloads:
         for number in finished:
             self._remove(number)
 
-    def report(self, snapshot: Snapshot, observer: Observer) -> None:
-        """Tell the observer how far the run and its downloads are."""
+    def report(self, log: EventLog) -> None:
+        """Tell the log how far the run and its downloads are."""
+        snapshot = log.snapshot
         snapshot.fetch_total = self.bytes_total
         snapshot.fetched_bytes, snapshot.fetching = self.bytes_done, self.files_coming
         while not self._notes.empty():
-            observer.note(self._notes.get())
-        observer.update(snapshot)
+            log.observer.note(self._notes.get())
+        while not self._arrived.empty():
+            source = self.plan.sources[self._arrived.get()]
+            log.add(events.Download(source.name, source.size))
+        log.tick()
 
     @property
     def bytes_done(self) -> int:
@@ -237,6 +243,7 @@ class Downloads:
             with self._change:
                 self._paths[number] = path
                 self._change.notify_all()
+            self._arrived.put(number)
 
     def _next(self) -> int | None:
         """The next file to download, once it may begin; None when there is none."""

@@ -11,25 +11,20 @@ import sys
 import threading
 import time
 import types
-from collections import deque
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from tokenmill.amounts import show_bytes
 from tokenmill.engines import messages
-from tokenmill.engines.frontier import SegmentProgress
-from tokenmill.engines.hunt import Cause, FatalRowSearch
-from tokenmill.engines.messages import Activity, Place
-from tokenmill.inputs.segments import UnitId
+from tokenmill.engines.hunt import Cause, WorkerEnd
+from tokenmill.engines.messages import Activity
 from tokenmill.system.proc import signal_name
-from tokenmill.tokens.counts import State
 
 STOPPED_SECONDS = 3.0  # a process in the state "stopped" for so long is replaced
 # A batch of so many bytes may take `stuck_seconds` (60 s), a larger one in proportion: 50 times
 # what the reference encoder needs at its slowest, 5 MB/s.
 PATIENT_BYTES = 6e6
 ROW_SECONDS = 2.0  # a row that is tried alone may always take so long
-MAX_PLACING = 16
 CAUSES: dict[int, Cause] = {  # of an end by a signal; by any other it is a fault
     signal.SIGKILL: "kill",
     **dict.fromkeys((signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT), "outside"),
@@ -39,14 +34,12 @@ STOPPED = "was stopped (SIGSTOP) and not continued"
 
 
 class Worker:
-    def __init__(self, process: Any, pipe: Any) -> None:
+    def __init__(self, number: int, process: Any, pipe: Any) -> None:
+        self.number = number  # as Dispatch knows it
         self.process = process
         self.pipe = pipe
-        self.segment: SegmentProgress | None = None
-        self.searching = False  # for a row of its segment that ends its worker
-        self.ready = False
-        self.held: set[UnitId] = set()  # encoded and not yet written
         self.doing = Activity("read", 0)
+        self.searching = False  # for a row that ends its worker
         self.batch_bytes = 0
         self.heard = time.monotonic()
         self.stopped_since: float | None = None
@@ -54,26 +47,6 @@ class Worker:
         self.killed_because = ""
         self.killed_at = 0.0
         self.hung_up = False
-        self.stats: dict[str, int] = {}
-        self._to_place: deque[Place] = deque()
-        self.placing: deque[UnitId] = deque()  # sent and not yet written, in order
-
-    @property
-    def busy(self) -> bool:
-        return self.segment is not None or not self.ready or bool(self.placing)
-
-    def begin(self, segment: SegmentProgress) -> None:
-        self.segment, self.searching = segment, segment.search is not None
-        self.doing, self.batch_bytes = Activity("read", 0), 0
-        self.heard = time.monotonic()
-        self.send(segment.task)
-
-    def end_search(self) -> tuple[SegmentProgress, FatalRowSearch]:
-        """The rows were tried, or this worker died trying them."""
-        segment, self.segment, self.searching = self.segment, None, False
-        assert segment is not None
-        assert segment.search is not None
-        return segment, segment.search
 
     def note(self, doing: Activity) -> None:
         self.doing = doing
@@ -88,24 +61,12 @@ class Worker:
             return max(floor, stuck_seconds * share)
         return stuck_seconds * max(1, share)
 
-    def place(self, unit: UnitId, before: State) -> None:
-        if not self.placing:
-            self.heard = time.monotonic()  # an idle worker's silence counts from here
-        self._to_place.append(Place(unit, before))
-        self._send_places()
-
-    def placed(self, unit: UnitId) -> None:
-        self.doing = Activity("read", self.doing.part)
-        self.held.discard(unit)
-        self.placing.remove(unit)
-        self._send_places()
-
-    def _send_places(self) -> None:
-        # Few at a time: with both pipes full, each side would wait for the other for ever.
-        while self._to_place and len(self.placing) < MAX_PLACING:
-            place = self._to_place.popleft()
-            self.placing.append(place.unit)
-            self.send(place)
+    def order(self, message: messages.ToWorker) -> None:
+        if not isinstance(message, messages.Place):
+            self.searching = isinstance(message, messages.TryRows)
+            self.doing, self.batch_bytes = Activity("read", 0), 0
+        self.heard = time.monotonic()  # the silence of an idle worker counts from here
+        self.send(message)
 
     def send(self, message: messages.ToWorker) -> None:
         # A dead worker's pipe is broken; its death is handled when its sentinel fires.
@@ -125,14 +86,6 @@ def reap(worker: Worker) -> None:
         worker.process.kill()
         worker.process.join(1.0)
     worker.pipe.close()
-
-
-class WorkerEnd(NamedTuple):
-    """How a worker ended, in words, and whether its work may be the cause."""
-
-    how: str
-    cause: Cause
-    fault: str  # without anything that differs from run to run: for the record of a row
 
 
 def worker_end(worker: Worker) -> WorkerEnd:

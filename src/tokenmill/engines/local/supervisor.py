@@ -7,7 +7,6 @@ unit to a fresh worker, and after the second death on one unit searches for the 
 
 from __future__ import annotations
 
-import heapq
 import multiprocessing
 import time
 import warnings
@@ -18,13 +17,10 @@ from typing import Any
 import msgspec
 
 from tokenmill.engines import messages
-from tokenmill.engines.frontier import SegmentProgress
-from tokenmill.engines.hunt import MAX_ASIDE, MAX_DEATHS, DeathCount, FatalRowSearch
 from tokenmill.engines.local.processes import (
     STOPPED,
     STOPPED_SECONDS,
     Worker,
-    WorkerEnd,
     main_module_hidden,
     reap,
     worker_end,
@@ -32,7 +28,7 @@ from tokenmill.engines.local.processes import (
 from tokenmill.engines.local.worker import run_worker
 from tokenmill.engines.run import EncodingRun
 from tokenmill.engines.unit import spill_path
-from tokenmill.errors import UsageError, WorkerError, from_wire
+from tokenmill.errors import UsageError, WorkerError
 from tokenmill.system.disk import remove_file
 from tokenmill.system.interrupts import signals_held
 from tokenmill.system.proc import read_stat
@@ -45,12 +41,10 @@ UNKILLABLE_SECONDS = 5.0
 
 class LocalEngine:
     def __init__(self, run: EncodingRun) -> None:
-        self.run, self.settings = run, run.settings
-        self.frontier, self.observer, self.snapshot = run.frontier, run.observer, run.snapshot
+        self.run, self.settings, self.dispatch = run, run.settings, run.dispatch
         self.context: Any = multiprocessing.get_context(run.settings.start_method)
-        self.workers: list[Worker] = []
-        self.retry: list[tuple[int, int]] = []  # keys of segments, a heap
-        self.failed_starts = DeathCount(max_faults=3, max_kills=10)
+        self.workers: dict[int, Worker] = {}
+        self.started = 0  # workers, ever
         self.began = time.monotonic()
 
     # --- the loop ----------------------------------------------------------------------------
@@ -81,33 +75,18 @@ class LocalEngine:
 
     def _finished(self) -> bool:
         """Hand out what can be handed out; True when nothing is left to do or to wait for."""
-        for worker in sorted(self.workers, key=lambda worker: len(worker.held)):
-            if worker.ready and worker.segment is None:  # first those that have least to lose
-                segment = self._next_segment()
-                if segment is None:
-                    break
-                worker.begin(segment)
-                self.snapshot.probes += worker.searching
-        self._place_ready()
-        if self.frontier.failure is not None:
-            raise self.frontier.failure
-        return self.run.finished
-
-    def _next_segment(self) -> SegmentProgress | None:
-        while self.retry:
-            segment = self.run.begun.get(heapq.heappop(self.retry))
-            if segment is not None:
-                return segment
-        return self.run.next_segment()
+        for number, order in self.dispatch.orders():
+            self.workers[number].order(order)
+        return self.dispatch.finished
 
     def _wait(self) -> None:
-        handles = {worker.pipe: worker for worker in self.workers}
-        sentinels = [worker.process.sentinel for worker in self.workers]
+        handles = {worker.pipe: worker for worker in self.workers.values()}
+        sentinels = [worker.process.sentinel for worker in self.workers.values()]
         ready = mp_connection.wait([*handles, *sentinels], TICK_SECONDS)
         for handle in ready:
             if handle in handles:
                 self._receive(handles[handle])
-        for worker in list(self.workers):
+        for worker in list(self.workers.values()):
             if worker.hung_up or worker.process.sentinel in ready:
                 self._replace(worker)
 
@@ -115,53 +94,17 @@ class LocalEngine:
         """Everything in the pipe; a dead worker's last messages count too."""
         try:
             while worker.pipe.poll(0):
-                self._handle(worker, messages.decode_from_worker(worker.pipe.recv_bytes()))
+                self._handle(worker, messages.decode_report(worker.pipe.recv_bytes()))
         except (EOFError, OSError):
             worker.hung_up = True
 
-    def _handle(self, worker: Worker, message: messages.FromWorker) -> None:
+    def _handle(self, worker: Worker, report: messages.Report) -> None:
         worker.heard = time.monotonic()
-        match message:
-            case messages.Activity():
-                worker.note(message)
-            case messages.UnitSummary():
-                worker.held.add(message.unit)
-                placed = self.frontier.encoded(message)
-                if placed is not None:
-                    worker.place(*placed)
-                self._place_ready()
-            case messages.UnitWritten():
-                worker.stats = message.stats
-                worker.placed(message.record.unit)
-                self.run.written(message.record)
-                self._place_ready()
-            case messages.SegmentDone():
-                worker.stats = message.stats
-                worker.segment = None  # its last units may still wait for their place
-            case messages.RowsSurvived():
-                segment, search = worker.end_search()
-                search.survived()
-                self._go_on_searching(segment, search)
-            case messages.Ready():
-                worker.ready = True
-                self.run.seconds_starting = self.run.seconds_starting or worker.heard - self.began
-                self.failed_starts = DeathCount(max_faults=3, max_kills=10)
-            case messages.Failure():
-                self._failed(worker, message)
-
-    def _failed(self, worker: Worker, message: messages.Failure) -> None:
-        """At once; but under a limit only when the work gets there: it may end before."""
-        error = from_wire(message.error)
-        if not self.run.plan.settings.limited or worker.segment is None or message.placing:
-            raise error
-        worker.segment.failure, worker.segment = error, None
-
-    def _place_ready(self) -> None:
-        for unit, before in self.frontier.ready():
-            for worker in self.workers:
-                if unit in worker.held:
-                    worker.place(unit, before)
-                    break
+        if isinstance(report.message, messages.Activity):
+            worker.note(report.message)
+        elif isinstance(report.message, messages.Ready):
+            self.run.seconds_starting = self.run.seconds_starting or worker.heard - self.began
+        self.dispatch.received(worker.number, report)
 
     # --- workers -----------------------------------------------------------------------------
 
@@ -181,7 +124,7 @@ class LocalEngine:
     def _launch(self) -> None:
         forked = self.settings.start_method == "fork"
         here, there = self.context.Pipe()
-        inherited = [*(worker.pipe for worker in self.workers), here] if forked else []
+        inherited = [*(worker.pipe for worker in self.workers.values()), here] if forked else []
         job = msgspec.msgpack.encode(self.run.job)
         process = self.context.Process(target=run_worker, args=(there, job, inherited), daemon=True)
         if not forked:
@@ -191,102 +134,25 @@ class LocalEngine:
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
         there.close()
-        self.workers.append(Worker(process, here))
-        self.snapshot.workers = len(self.workers)
+        self.started += 1
+        self.workers[self.started] = Worker(self.started, process, here)
+        self.dispatch.joined(self.started)
+        self.run.snapshot.workers = len(self.workers)
 
     def _replace(self, worker: Worker) -> None:
         """A worker has ended: read its last messages, give its units to others, replace it."""
         self.run.check_interrupt()  # the signal that stops us may have stopped it too
         self._receive(worker)
-        self.workers.remove(worker)
+        del self.workers[worker.number]
         reap(worker)
-        self.run.stats.update(worker.stats)
-        self.snapshot.retries += 1
-        end = worker_end(worker)
-        if not worker.ready:
-            self.failed_starts.add(end.cause)
-            if self.failed_starts.too_many:
-                raise WorkerError(
-                    f"workers do not start: {end.how}", hint="try --workers 0 to see the reason"
-                )
-        if not worker.searching:  # a search expects such an end
-            self.observer.note(f"a worker {end.how}; replaced, its work is done again")
-        again = {(unit.source, unit.segment) for unit in worker.held}
-        for unit in worker.held:
-            self.frontier.lost(unit)
+        for unit in self.dispatch.died(worker.number, worker_end(worker)):
             remove_file(spill_path(self.run.books.workspace.spill, unit, worker.process.pid))
-        segment = worker.segment
-        if segment is not None:
-            again.add(segment.key)
-        if worker.placing and (segment is None or worker.doing.step == "write"):
-            unit = worker.placing[0]
-            self._count_death(self.run.begun[unit.source, unit.segment], unit.part, end)
-        elif segment is not None and worker.searching:
-            again.remove(segment.key)  # the search asks for it again
-            self._died_searching(worker, end)
-        elif segment is not None:
-            self._died_at_work(worker, segment, end)
-        for key in again:
-            heapq.heappush(self.retry, key)
         self._start_worker()
-
-    def _count_death(self, progress: SegmentProgress, part: int, end: WorkerEnd) -> None:
-        deaths = progress.deaths[part]
-        deaths.add(end.cause)
-        if deaths.too_many:
-            raise progress.unit_error(part, end.how, deaths)
-
-    # --- the search for a row that ends its worker -------------------------------------------
-
-    def _died_at_work(self, worker: Worker, progress: SegmentProgress, end: WorkerEnd) -> None:
-        doing, deaths = worker.doing, progress.deaths[worker.doing.part]
-        may_be_row = doing.step == "encode" and doing.rows > 0 and end.cause != "outside"
-        if not may_be_row or deaths.fruitless is not None or deaths.total + 1 < MAX_DEATHS:
-            self._count_death(progress, doing.part, end)
-            return
-        deaths.add(end.cause)
-        settings, stop = self.settings, doing.first_row + doing.rows
-        may_check = settings.encoder_check != "none" and settings.encoder != "reference"
-        progress.search = FatalRowSearch(
-            doing.part, doing.first_row, stop, end.how, may_check=may_check
-        )
-        self.observer.note(
-            f"{progress.source.name}: {deaths.total} workers died on unit "
-            f"{progress.segment.number}.{doing.part}; its rows under way, {doing.rows} of them, "
-            "are tried one by one"
-        )
-
-    def _died_searching(self, worker: Worker, end: WorkerEnd) -> None:
-        progress, search = worker.end_search()
-        if worker.doing.step == "encode" and end.cause != "outside":
-            search.died(worker.doing.first_row, end.fault, end.cause)
-        else:
-            search.other_deaths.add(end.cause)
-            if search.other_deaths.too_many:
-                raise progress.unit_error(search.part, end.how, search.other_deaths)
-        self._go_on_searching(progress, search)
-
-    def _go_on_searching(self, progress: SegmentProgress, search: FatalRowSearch) -> None:
-        """Try the next rows; or do the work itself, now that the fatal rows are known.
-
-        If bad rows stop the run, the worker that meets the first of them names its place.
-        """
-        deaths = progress.deaths[search.part]
-        if deaths.rows_found + len(search.found) > MAX_ASIDE:
-            raise progress.too_many_error(search)
-        if search.exhausted or (search.found and self.settings.on_bad_row == "stop"):
-            deaths.end_search(search)
-            progress.aside.update(search.found)
-            progress.search = None
-            self.observer.note(
-                f"{progress.source.name}: rows that end their worker: {len(search.found)} found"
-            )
-        heapq.heappush(self.retry, progress.key)
 
     # --- hung and stopped workers, and the end -----------------------------------------------
 
     def _look_for_stuck(self, now: float) -> None:
-        for worker in list(self.workers):
+        for worker in list(self.workers.values()):
             if worker.killed_because and now - worker.killed_at > UNKILLABLE_SECONDS:
                 self._give_up(worker)
                 continue
@@ -301,7 +167,8 @@ class LocalEngine:
                 worker.kill(STOPPED)
                 continue
             silent = now - worker.heard
-            if worker.busy and silent > worker.patience(self.settings.stuck_seconds):
+            busy = self.dispatch.workers[worker.number].busy
+            if busy and silent > worker.patience(self.settings.stuck_seconds):
                 worker.kill(f"did nothing for {silent:.0f} s")
 
     def _give_up(self, worker: Worker) -> None:
@@ -312,22 +179,21 @@ class LocalEngine:
         self._replace(worker)
 
     def _forgive(self, now: float) -> None:
-        for worker in self.workers:
+        for worker in self.workers.values():
             worker.heard = now
             worker.stopped_since = None
 
     def _stop_workers(self) -> None:
-        for worker in self.workers:
+        for worker in self.workers.values():
             worker.send(messages.Stop())
         deadline = time.monotonic() + STOP_SECONDS
-        for worker in self.workers:
+        for worker in self.workers.values():
             worker.process.join(max(0.0, deadline - time.monotonic()))
 
     def _kill_workers(self) -> None:
-        for worker in self.workers:
+        for worker in self.workers.values():
             if worker.process.is_alive():
                 worker.process.kill()
-        for worker in self.workers:
+        for worker in self.workers.values():
             reap(worker)
-            self.run.stats.update(worker.stats)
         self.workers.clear()

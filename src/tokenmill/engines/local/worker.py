@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Iterator
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from typing import Any
@@ -19,26 +20,44 @@ from typing import Any
 import msgspec
 
 from tokenmill.engines import messages
-from tokenmill.engines.unit import EncodedUnit, UnitWorker, WorkerJob
+from tokenmill.engines.loop import StopRequest, WorkerLoop
+from tokenmill.engines.unit import UnitWorker, WorkerJob
 from tokenmill.errors import TokenmillError
-from tokenmill.inputs.segments import UnitId
 from tokenmill.output.workspace import Workspace
 from tokenmill.settings import EncoderChoice
 from tokenmill.system import failpoints
-from tokenmill.system.disk import remove_file
 from tokenmill.system.interrupts import forget_signals
 from tokenmill.tokenizer.bundled import Encoding
 from tokenmill.tokenizer.encoders.awkward_stand_in import use_stand_in
 from tokenmill.tokenizer.encoders.exact import ExactEncoder
 
-SPILL_SHARE = 4  # units that wait for their place may take 1/4 of this worker's memory
-PIPE_CLOSED = (EOFError, BrokenPipeError, ConnectionResetError)  # the coordinator is gone
 # Filled by `preload` in the fork server, before any worker exists: children share its memory.
 _preloaded: dict[tuple[str, str, str], ExactEncoder] = {}
 
 
-class _StopRequest(Exception):  # noqa: N818 - not a fault
-    pass
+class PipeChannel:
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def poll(self) -> bool:
+        with _closing_noticed():
+            return self.connection.poll(0)
+
+    def receive(self) -> bytes:
+        with _closing_noticed():
+            return self.connection.recv_bytes()
+
+    def send(self, message: bytes) -> None:
+        with _closing_noticed():
+            self.connection.send_bytes(message)
+
+
+@contextlib.contextmanager
+def _closing_noticed() -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        raise messages.ChannelClosed from None
 
 
 def run_worker(connection: Any, job: bytes, inherited: list[Any]) -> None:
@@ -48,89 +67,41 @@ def run_worker(connection: Any, job: bytes, inherited: list[Any]) -> None:
     forget_signals()
     _die_with_parent()
     failpoints.enter("worker")
-    with contextlib.suppress(*PIPE_CLOSED, _StopRequest):
-        _Loop(connection, msgspec.msgpack.decode(job, type=WorkerJob)).run()
+    with contextlib.suppress(messages.ChannelClosed):
+        _Loop(PipeChannel(connection), msgspec.msgpack.decode(job, type=WorkerJob)).begin()
     # No clean-up of other people's state: a forked child must not run the parent's exit handlers.
     os._exit(0)
 
 
-class _Loop:
-    def __init__(self, connection: Connection, job: WorkerJob) -> None:
-        self.connection = connection
+class _Loop(WorkerLoop):
+    """In a process of its own: every error is sent to the coordinator as plain text."""
+
+    def __init__(self, channel: messages.Channel, job: WorkerJob) -> None:
+        super().__init__(channel, Workspace(job.output).spill)
         self.job = job
-        self.held: dict[UnitId, EncodedUnit] = {}
-        self.spill = Workspace(job.output).spill
-        self.worker: UnitWorker
 
-    def run(self) -> None:
-        if not self._guarded(self._open):
-            return
-        self._send(messages.Ready())
-        while True:
-            self._handle(messages.decode_to_worker(self.connection.recv_bytes()))
-
-    def _open(self) -> None:
+    def begin(self) -> None:
         encoder = _preloaded.get(_key(self.job.encoding, self.job.run.encoder))
-        self.worker = UnitWorker(self.job, encoder)
-        self.worker.spill_held = self._spill_held
-
-    def _handle(self, message: messages.ToWorker) -> None:
-        match message:
-            case messages.EncodeTask():
-                if self._guarded(self._work, message):
-                    self._send(messages.SegmentDone(self.worker.session.stats))
-            case messages.TryRows():
-                if self._guarded(self.worker.try_rows, message, self._progress):
-                    self._send(messages.RowsSurvived())
-            case messages.Place():
-                self._guarded(self._place, message, placing=True)
-            case messages.Stop():
-                raise _StopRequest
-
-    def _work(self, work: messages.EncodeTask) -> None:
-        for encoded in self.worker.encode_segment(work, self._progress):
-            self.held[encoded.summary.unit] = encoded
-            held_bytes = sum(unit.held_bytes for unit in self.held.values())
-            if held_bytes > self.worker.memory // SPILL_SHARE:
-                encoded.spill(self.spill)
-            self._send(encoded.summary)
-            self._drain()
-
-    def _spill_held(self) -> None:
-        for encoded in self.held.values():
-            encoded.spill(self.spill)
-
-    def _progress(self, doing: messages.Activity) -> None:
-        self._drain()  # first: then what is announced is really next
-        self._send(doing)
-
-    def _place(self, place: messages.Place) -> None:
-        self._send(messages.Activity("write", place.unit.part))
-        encoded = self.held.pop(place.unit)
-        record = self.worker.place(encoded, place.before)
-        if encoded.spilled is not None:
-            remove_file(encoded.spilled)
-        self._send(messages.UnitWritten(record, self.worker.session.stats))
-
-    def _drain(self) -> None:
-        """Write what has got its place meanwhile."""
-        while self.connection.poll(0):
-            self._handle(messages.decode_to_worker(self.connection.recv_bytes()))
-
-    def _send(self, message: messages.FromWorker) -> None:
-        self.connection.send_bytes(messages.encode(message))
-
-    def _guarded(self, action: Any, *args: Any, placing: bool = False) -> bool:
-        """Run a step; every error in it is sent to the coordinator as plain text."""
         try:
-            action(*args)
-        except (*PIPE_CLOSED, _StopRequest, KeyboardInterrupt, SystemExit):
+            worker = UnitWorker(self.job, encoder)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            self._report(error)
+        else:
+            self.run(worker)
+
+    def carry_out(self, order: messages.ToWorker) -> None:
+        try:
+            super().carry_out(order)
+        except (messages.ChannelClosed, StopRequest, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic in native code is no Exception
-            told = error if isinstance(error, TokenmillError) else _bug(error)
-            self._send(messages.Failure(told.to_wire(), placing))
-            return False
-        return True
+            self._report(error, placing=isinstance(order, messages.Place))
+
+    def _report(self, error: BaseException, *, placing: bool = False) -> None:
+        told = error if isinstance(error, TokenmillError) else _bug(error)
+        self.send(messages.Failure(told.to_wire(), placing))
 
 
 def _bug(error: BaseException) -> TokenmillError:

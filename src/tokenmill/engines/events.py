@@ -1,0 +1,103 @@
+"""What happens in a run, as plain data: the one source of progress, notes and the time line."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Event(msgspec.Struct, frozen=True, tag_field="event"):
+    @property
+    def note(self) -> str:
+        """A line for a person; empty if the event is not worth one."""
+        return ""
+
+
+class UnitDone(Event, frozen=True, tag="unit_done"):
+    """A unit is written."""
+
+    unit: str
+    rows: int
+    quarantined: int
+    tokens: int
+    text_bytes: int
+    input_bytes: int  # of its segment, with the segment's last unit
+
+
+class Resumed(Event, frozen=True, tag="resumed"):
+    """A segment was done by an earlier run."""
+
+    input_bytes: int
+
+
+class WorkerDied(Event, frozen=True, tag="worker_died"):
+    how: str
+    searching: bool  # for a fatal row: then the end was expected
+
+    @property
+    def note(self) -> str:
+        return "" if self.searching else f"a worker {self.how}; replaced, its work is done again"
+
+
+class Retry(Event, frozen=True, tag="retry"):
+    """A segment is given to a worker once more."""
+
+    source: int
+    segment: int
+
+
+class RowsTried(Event, frozen=True, tag="rows_tried"):
+    """A worker is about to encode rows one by one."""
+
+    source: str
+    segment: int
+
+
+class SearchBegun(Event, frozen=True, tag="search_begun"):
+    source: str
+    unit: str
+    deaths: int
+    rows: int
+
+    @property
+    def note(self) -> str:
+        return (
+            f"{self.source}: {self.deaths} workers died on unit {self.unit}; its rows under way, "
+            f"{self.rows} of them, are tried one by one"
+        )
+
+
+class SearchEnded(Event, frozen=True, tag="search_ended"):
+    source: str
+    found: int
+
+    @property
+    def note(self) -> str:
+        return f"{self.source}: rows that end their worker: {self.found} found"
+
+
+class Quarantine(Event, frozen=True, tag="quarantine"):
+    """Rows of a unit that were quarantined."""
+
+    source: str
+    unit: str
+    rows: int
+    fatal_rows: list[int]  # those of them that ended their worker
+
+
+class Download(Event, frozen=True, tag="download"):
+    """An input file is here now."""
+
+    source: str
+    bytes: int
+
+
+class Speed(Event, frozen=True, tag="speed"):
+    """How far the run is, every few seconds."""
+
+    input_bytes: int
+    input_bytes_total: int
+    tokens: int
+    tokens_per_second: int  # since the last such event
+    text_bytes_per_second: int
+    downloaded_bytes: int
+    workers: int

@@ -1,0 +1,87 @@
+"""What a worker does: it carries out orders from a channel, and answers through it.
+
+The channel may be a pipe to another process, or the engine itself (`--workers 0`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from tokenmill.engines import messages
+from tokenmill.engines.messages import Channel
+from tokenmill.engines.unit import EncodedUnit, UnitWorker
+from tokenmill.inputs.segments import UnitId
+from tokenmill.system.disk import remove_file
+
+SPILL_SHARE = 4  # units that wait for their place may take 1/4 of this worker's memory
+
+
+class StopRequest(Exception):  # noqa: N818 - not a fault
+    pass
+
+
+class WorkerLoop:
+    def __init__(self, channel: Channel, spill: Path | None) -> None:
+        """`spill`: the folder for units that wait; None: every unit is placed at once."""
+        self.channel, self.spill = channel, spill
+        self.held: dict[UnitId, EncodedUnit] = {}
+        self._sent = 0
+        self.worker: UnitWorker
+
+    def run(self, worker: UnitWorker) -> None:
+        """Until the engine says stop."""
+        self.worker = worker
+        worker.spill_held = self._spill_held
+        self.send(messages.Ready())
+        with contextlib.suppress(StopRequest):
+            while True:
+                self.carry_out(messages.decode_to_worker(self.channel.receive()))
+
+    def carry_out(self, order: messages.ToWorker) -> None:
+        match order:
+            case messages.EncodeTask():
+                self._encode(order)
+                self.send(messages.TaskDone(self.worker.session.stats))
+            case messages.TryRows():
+                self.worker.try_rows(order, self._progress)
+                self.send(messages.TaskDone(self.worker.session.stats))
+            case messages.Place():
+                self._place(order)
+            case messages.Stop():
+                raise StopRequest
+
+    def _encode(self, work: messages.EncodeTask) -> None:
+        for encoded in self.worker.encode_segment(work, self._progress):
+            self.held[encoded.summary.unit] = encoded
+            held_bytes = sum(unit.held_bytes for unit in self.held.values())
+            if self.spill is not None and held_bytes > self.worker.memory // SPILL_SHARE:
+                encoded.spill(self.spill)
+            self.send(encoded.summary)
+            self._drain()
+
+    def _spill_held(self) -> None:
+        for encoded in self.held.values():
+            if self.spill is not None:
+                encoded.spill(self.spill)
+
+    def _progress(self, doing: messages.Activity) -> None:
+        self._drain()  # first: then what is announced is really next
+        self.send(doing)
+
+    def _place(self, place: messages.Place) -> None:
+        self.send(messages.Activity("write", place.unit.part))
+        encoded = self.held.pop(place.unit)
+        record = self.worker.place(encoded, place.before)
+        if encoded.spilled is not None:
+            remove_file(encoded.spilled)
+        self.send(messages.UnitWritten(record, self.worker.session.stats))
+
+    def _drain(self) -> None:
+        """Write what has got its place meanwhile."""
+        while self.channel.poll():
+            self.carry_out(messages.decode_to_worker(self.channel.receive()))
+
+    def send(self, message: messages.FromWorker) -> None:
+        self._sent += 1
+        self.channel.send(messages.encode(messages.Report(self._sent, message)))

@@ -1,0 +1,80 @@
+"""`Dispatch` as a model: a sample of row R22 of the scorecard, and what it does in single steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+
+import tokenmill
+from reliability.mutants import MUTANTS, SCHEDULER_MUTANTS
+from reliability.r22_scheduler import cost_of_a_message, scenes
+from reliability.scheduler_model import ENDS, Row, Scene, World, play
+from tokenmill.engines import messages
+from tokenmill.engines.messages import Report
+from tokenmill.errors import WorkerError
+from tokenmill.inputs.segments import UnitId
+
+ONE_ROW = (Row(3),)
+
+
+@given(scenes())
+def test_any_schedule_gives_every_unit_its_place_once(scene: Scene) -> None:
+    play(scene)
+
+
+def test_a_message_costs_the_same_with_many_workers() -> None:
+    assert cost_of_a_message(100, 400) < 1.3 * cost_of_a_message(10, 40)
+
+
+def begun(segments: int, workers: int) -> World:
+    """Workers that are ready; each has been handed what there is for it."""
+    world = World(Scene([[[ONE_ROW] for _ in range(segments)]], workers=workers))
+    for worker in world.workers.values():
+        worker.step()
+        world.dispatch.received(worker.number, worker.outbox.popleft())
+    for number, order in world.dispatch.orders():
+        world.workers[number].inbox.append(order)
+    return world
+
+
+def test_a_worker_that_holds_nothing_comes_before_one_that_has_something_to_lose() -> None:
+    world = begun(segments=3, workers=3)
+    dispatch = world.dispatch
+    done = messages.TaskDone({})
+    # The second worker holds a unit that waits for the first one's; the third was killed.
+    unit = world.units[UnitId(0, 1, 0)]
+    dispatch.received(2, Report(2, unit.summary({})))
+    dispatch.received(2, Report(3, done))
+    assert not list(dispatch.orders())
+    dispatch.joined(9)
+    dispatch.received(9, Report(1, messages.Ready()))
+    dispatch.died(3, ENDS["kill"])
+    [(worker, order)] = dispatch.orders()
+    assert worker == 9
+    assert isinstance(order, messages.EncodeTask)
+    assert order.segment.number == 2
+
+
+def test_workers_that_do_not_start_end_the_run() -> None:
+    world = World(Scene([[[ONE_ROW]]], workers=3))
+    world.dispatch.died(1, ENDS["fault"])
+    world.dispatch.died(2, ENDS["fault"])
+    with pytest.raises(WorkerError, match="workers do not start: crashed"):
+        world.dispatch.died(3, ENDS["fault"])
+
+
+def test_the_statistics_of_a_dead_worker_count() -> None:
+    world = begun(segments=2, workers=2)
+    world.dispatch.received(1, Report(2, messages.TaskDone({"checked": 3})))
+    world.dispatch.received(2, Report(2, messages.TaskDone({"checked": 4})))
+    world.dispatch.died(1, ENDS["kill"])
+    assert world.dispatch.stats == {"checked": 7}
+
+
+@pytest.mark.parametrize("name", [*MUTANTS, *SCHEDULER_MUTANTS])
+def test_every_mutant_changes_one_place_of_the_source(name: str) -> None:
+    file, old, new = (MUTANTS | SCHEDULER_MUTANTS)[name]
+    assert (Path(tokenmill.__file__).parent / file).read_text().count(old) == 1
+    assert old != new
