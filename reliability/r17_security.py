@@ -361,13 +361,18 @@ def planted_link(scene: Scene, where: str) -> None:
 
 
 def linked_file(scene: Scene) -> None:
-    """A dataset's own file moved away and linked, as the Hub's cache does: read, and of it only
-    the link is ever removed."""
+    """A dataset's own file moved away and linked: `verify` says so, readers read it, and of it
+    only the link is ever removed. Where all files are links, as in the Hub's cache, it is fine."""
     scene.prepare()
     away = scene.outside / "train.bin"
     (scene.output / "train.bin").rename(away)
     (scene.output / "train.bin").symlink_to(away)
-    assert tokenmill.verify(scene.output).ok, "a linked file is read"
+    (problem,) = tokenmill.verify(scene.output).problems
+    assert problem.startswith("train.bin: is a link out of the folder"), problem
+    assert len(tokenmill.open_dataset(scene.output)["train"].tokens[:5]) == 5, "it is read"
+    view = scene.outside / "view"
+    shutil.copytree(scene.output, view, copy_function=os.symlink)
+    assert tokenmill.verify(view).ok, "a view of links is a dataset"
     assert scene.prepare().already_done
     content = away.read_bytes()
     scene.prepare(overwrite=True)
