@@ -12,10 +12,13 @@ import tokenmill
 
 
 def main(folder: str) -> None:
+    # A cluster of its own: without an address Ray may wait for minutes for one that has ended.
+    ray.init(address="local")
     tok = tokenmill.Tokenizer("gpt2")
     ds = ray.data.read_parquet(folder, columns=["text"])
     ds = ds.map_batches(tok.map, batch_format="pyarrow", batch_size=100)
     print(f"{ds.count()} documents, {ds.sum('len')} tokens")
+    ray.shutdown()
 
 
 if __name__ == "__main__":

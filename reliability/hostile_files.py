@@ -104,7 +104,7 @@ WRONG: dict[str, tuple[dict[str, bytes | Callable[[], bytes]], Expected]] = {
     "gz as jsonl": ({"x.jsonl": b"\x1f\x8b\x08" + LINES}, "looks like gz"),
     "zst as text": ({"x.txt": zstd(LINES)}, "looks like zst"),
     "text as zst": ({"x.txt.zst": LINES}, "does not begin like"),
-    "json array": ({"x.json": json.dumps([{"text": "a"}]).encode()}, "JSON array"),
+    "json array": ({"x.json": json.dumps([{"text": "a"}]).encode()}, 1),
     "first line nested": ({"x.jsonl": b'{"z": ' + DEEP + b"\n" + LINES}, "nested too deeply"),
     "only a nested line": ({"x.jsonl": DEEP}, "JSON array"),
     "jsonl blank": ({"a.jsonl": LINES, "x.jsonl": b"\n \n\t\n"}, 3),

@@ -231,9 +231,9 @@ def test_units_behind_it_wait_and_spill(tmp_path: Path, monkeypatch: pytest.Monk
     left: list[Path] = []
     commit = pipeline.committing.commit
 
-    def look(*args: object) -> object:
+    def look(*args: object, **options: object) -> object:
         left.extend((tmp_path / "o" / ".tokenmill" / "spill").iterdir())
-        return commit(*args)  # type: ignore[arg-type]
+        return commit(*args, **options)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
         plant(patch)

@@ -29,9 +29,8 @@ from tokenmill.output.workspace import Workspace
 from tokenmill.planning.options import one_of
 from tokenmill.planning.plan import BoundPlan
 from tokenmill.settings import Dtype, Eot, Layout, PlanSettings, Val
-from tokenmill.system.disk import explained
 from tokenmill.system.interrupts import interruptible
-from tokenmill.system.store import FolderStore, Store
+from tokenmill.system.store import FolderStore, Store, read_range
 from tokenmill.tokenizer.bundled import Encoding
 from tokenmill.tokenizer.files import find_encoding, settled_id, special_id
 from tokenmill.tokens.counts import Counts
@@ -121,8 +120,7 @@ def _side_of_first(store: Store, file: ForeignFile, eot_id: int) -> Eot | None:
     size = np.dtype(file.dtype).itemsize
 
     def token(at: int) -> int:
-        with explained("read", store.where(file.path)):
-            content = store.read(file.path, file.header_bytes + at * size, size)
+        content = read_range(store, file.path, file.header_bytes + at * size, size)
         return int.from_bytes(content, "little")
 
     if token(int(ends[0]) - 1) == eot_id:

@@ -20,9 +20,8 @@ from tokenmill.output.result import Result
 from tokenmill.output.workspace import WORK, Workspace
 from tokenmill.planning.plan import BoundPlan
 from tokenmill.settings import RunSettings
-from tokenmill.system.disk import explained
 from tokenmill.system.interrupts import Interrupts
-from tokenmill.system.store import Store
+from tokenmill.system.store import Store, read_range
 
 
 def make_dataset(
@@ -63,8 +62,7 @@ def pieces_of(store: Store, name: str, size: int) -> Generator[bytes, None, None
     """The first `size` bytes of a file, as they are cut for checksums."""
     at = 0
     while at < size:
-        with explained("read", store.where(name)):
-            content = store.read(name, at, min(PIECE_BYTES, size - at))
+        content = read_range(store, name, at, min(PIECE_BYTES, size - at))
         if not content:
             raise InputError(f"{store.where(name)}: became shorter while it was read")
         yield content

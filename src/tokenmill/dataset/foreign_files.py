@@ -21,7 +21,7 @@ from tokenmill.errors import InputError, UsageError
 from tokenmill.formats.llmc import HEADER_WORDS, VERSIONS
 from tokenmill.formats.megatron import CODES, MAGIC
 from tokenmill.settings import Dtype
-from tokenmill.system.store import Store, has_file, read_whole
+from tokenmill.system.store import Store, has_file, read_range, read_whole
 from tokenmill.texts import I64
 
 INDEX_BLOCK = 1 << 20
@@ -95,7 +95,7 @@ def _llmc(store: Store, dtype: Dtype) -> tuple[str, list[ForeignFile]]:
 
 def _llmc_file(store: Store, match: re.Match[str]) -> ForeignFile:
     path, header = store.where(match[0]), HEADER_WORDS * 4
-    content = store.read(match[0], 0, header)
+    content = read_range(store, match[0], 0, header)
     if len(content) < header:
         raise InputError(f"{path}: shorter than its header")
     magic, version, tokens = struct.unpack("<iii", content[:12])

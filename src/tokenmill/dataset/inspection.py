@@ -16,7 +16,7 @@ import numpy as np
 from tokenmill.dataset.loader import Dataset, damaged, open_dataset
 from tokenmill.dataset.verification import read_run
 from tokenmill.errors import UsageError
-from tokenmill.system.store import Place, Store
+from tokenmill.system.store import Place, Store, read_range
 from tokenmill.texts import I64
 from tokenmill.tokenizer.encoders.decoding import Decoder, encoding_of, open_decoder
 
@@ -151,7 +151,7 @@ def _length_blocks(store: Store, names: list[str]) -> Iterator[I64]:
     for name in names:
         before = 0
         for at in range(0, store.size(name) or 0, INDEX_DOCUMENTS * 8):
-            content = store.read(name, at, INDEX_DOCUMENTS * 8)
+            content = read_range(store, name, at, INDEX_DOCUMENTS * 8)
             ends = np.frombuffer(content, "<u8").astype(np.int64)
             lengths = np.diff(ends, prepend=before)
             if int(lengths.min()) < 0:

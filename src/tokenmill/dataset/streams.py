@@ -16,6 +16,7 @@ from tokenmill.dataset.loader import Dataset
 from tokenmill.formats import get_format
 from tokenmill.formats.base import Array, Slices, stored_dtype
 from tokenmill.output.manifest import SplitEntry
+from tokenmill.system.store import read_range
 from tokenmill.texts import I64
 from tokenmill.tokens.placement import CutRule
 from tokenmill.tokens.reframe import ReframedStream
@@ -71,7 +72,8 @@ class Stream:
         if not self.format.framed:
             size = self.dtype.itemsize
             offset = self.format.header_bytes(self.layout) + at * size
-            content = self.dataset.store.read(self.files[number].path, offset, count * size)
+            path = self.files[number].path
+            content = read_range(self.dataset.store, path, offset, count * size)
             return np.frombuffer(content, self.dtype)
         opened = self._opened  # several threads read: what one has opened, another may replace
         if opened is None or opened[0] != number:
@@ -199,6 +201,6 @@ class Stream:
                 yield f"{file.path}: not the name of file {number} of {split.name}"
             if fmt.framed:
                 continue
-            header = self.dataset.store.read(file.path, 0, fmt.header_bytes(layout))
+            header = read_range(self.dataset.store, file.path, 0, fmt.header_bytes(layout))
             if header != fmt.header(layout, file.tokens):
                 yield f"{file.path}: its header is not that of {file.tokens} tokens"

@@ -203,15 +203,17 @@ def _tasks(store: Store, manifest: Manifest) -> tuple[list[_Task], list[str]]:
     faults = {entry.path: fault for entry in manifest.files if (fault := size_fault(store, entry))}
     problems = list(faults.values())
     pieces = next(entry for entry in manifest.files if entry.kind == "pieces")
-    if not _is_whole(store, pieces):
-        return [], problems or [f"{pieces.path}: changed (checksum differs)"]
-    table = np.frombuffer(read_whole(store, pieces.path), "<u8").reshape(-1, 2)
+    content, fault = _table(store, pieces)
+    if fault:
+        return [], problems or [fault]
+    table = np.frombuffer(content, "<u8").reshape(-1, 2)
     tasks: list[_Task] = []
     position = 0
     for entry in manifest.files:
         if entry.kind == "units":
-            if entry.path not in faults and not _is_whole(store, entry):
-                problems.append(f"{entry.path}: changed (checksum differs)")
+            fault = "" if entry.path in faults else _table(store, entry)[1]
+            if fault:
+                problems.append(fault)
         elif entry.kind != "pieces":
             rows = table[position : position + entry.pieces]
             position += entry.pieces
@@ -227,14 +229,17 @@ def _tasks(store: Store, manifest: Manifest) -> tuple[list[_Task], list[str]]:
     return tasks, problems
 
 
-def _is_whole(store: Store, entry: FileEntry) -> bool:
-    """Whether a table is unchanged: it is one piece, whose digest alone gives its checksum."""
+def _table(store: Store, entry: FileEntry) -> tuple[bytes, str]:
+    """A table of the index, and what is wrong with it: it is one piece, whose digest alone gives
+    its checksum."""
     try:
         content = read_whole(store, entry.path)
-    except OSError:
-        return False
+    except OSError as error:
+        return b"", _unreadable(entry.path, error)
     digest = xxhash.xxh3_64_intdigest(content).to_bytes(8, "little")
-    return checksum_of_digests(digest) == entry.checksum
+    if checksum_of_digests(digest) != entry.checksum:
+        return b"", f"{entry.path}: changed (checksum differs)"
+    return content, ""
 
 
 def size_fault(store: Store, entry: FileEntry) -> str:

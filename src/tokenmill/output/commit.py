@@ -37,8 +37,7 @@ from tokenmill.output.workspace import FILES, Workspace, folders_of
 from tokenmill.planning.empty_splits import refuse_empty
 from tokenmill.planning.plan import Plan
 from tokenmill.settings import is_plain_name
-from tokenmill.system.disk import explained
-from tokenmill.system.store import PlacedStore, Store, read_small
+from tokenmill.system.store import PlacedStore, Store, read_range, read_small
 from tokenmill.texts import I64
 from tokenmill.tokens.counts import Counts, State
 from tokenmill.tokens.placement import StreamState
@@ -72,8 +71,7 @@ class _GrownFile:
         shift = self.pieces[-1, 0] + self.pieces[-1, 1] - other.pieces[0, 0]
         moved = other.pieces + np.array([shift, 0, 0], np.uint64)
         for offset, length, _ in other.pieces.tolist():
-            with explained("read", files.where(other.name)):
-                content = files.read(other.name, offset, length)
+            content = read_range(files, other.name, offset, length)
             files.write_at(self.name, offset + int(shift), content)
         self.pieces = np.concatenate((self.pieces, moved))
 
@@ -265,11 +263,9 @@ class _WorkingStream:
         return np.frombuffer(content, "<u8").astype(np.int64)
 
     def _bytes(self, working: str, at: int, length: int) -> bytes:
-        where = self.store.where(working)
-        with explained("read", where):
-            content = self.store.read(working, at, length)
+        content = read_range(self.store, working, at, length)
         if len(content) != length:
-            raise StorageError(f"{where}: shorter than it was")
+            raise StorageError(f"{self.store.where(working)}: shorter than it was")
         return content
 
     def origins_of(self, first: int, stop: int) -> tuple[list[str], I64, I64]:

@@ -287,6 +287,12 @@ def read_whole(store: Store, name: str) -> bytes:
     return store.read(name, 0, size)
 
 
+def read_range(store: Store, name: str, offset: int, length: int) -> bytes:
+    """`Store.read`, with every fault of the disk as an error that names the file."""
+    with explained("read", store.where(name)):
+        return store.read(name, offset, length)
+
+
 def read_small(store: Store, name: str) -> bytes:
     """Like `read_whole`, with every fault explained but that of a file which is not there."""
     try:

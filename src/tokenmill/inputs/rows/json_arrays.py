@@ -54,7 +54,10 @@ class JsonArray(RowFile):
                         break
         except READ_FAULTS as error:
             if not rows:
-                raise InputError(f"{path}: not a JSON array: {error}") from None
+                raise InputError(
+                    f"{path}: not a JSON array: {error}",
+                    hint="the file is damaged or cut short: download or write it again",
+                ) from None
         check_fields(path, rows, names)
         return FileFacts()
 
