@@ -50,7 +50,7 @@ def test_one_giant_document_has_the_ids_of_the_whole(
     text = "\ufeff" + novel(texts, 4_000_000) + "\n\n"
     path = tmp_path / "novel.txt"
     path.write_text(text, newline="")
-    options: dict[str, object] = {"tokenizer": tokenizer, "start_method": "fork"}
+    options: dict[str, object] = {"tokenizer": tokenizer, "start_method": "fork", "val": "none"}
     if tokenizer == "json":
         options["tokenizer"] = str(write_json(tmp_path / "tokenizer.json", "deepseek"))
     result = mill.prepare(path, tmp_path / "out", workers=2, **options)
