@@ -53,7 +53,7 @@ LONG = "time.sleep(30)"
 PHASES: dict[str, tuple[str, str, list[str]]] = {
     "planning": ("tokenmill.inputs.find:_check_magic", "time.sleep(0.4)", []),
     "planning, one hanging file": ("tokenmill.inputs.find:_fingerprint", LONG, []),
-    "a worker's birth": ("tokenmill.engines.local.worker:run_worker", "time.sleep(1)", []),
+    "a worker's birth": ("tokenmill.engines.local.worker:run_worker", "time.sleep(4)", []),
     "worker start-up": ("tokenmill.engines.unit:UnitWorker.__init__", LONG, []),
     "encoding": (ENCODE, LONG, []),
     "encoding inline": (ENCODE, "time.sleep(0.5)", ["--workers", "0"]),

@@ -236,8 +236,19 @@ def test_an_overwrite_that_is_no_option_stays(monkeypatch: pytest.MonkeyPatch) -
     assert resume_command(monkeypatch, *words) == ["tokenmill", *words[:5], *words[6:]]
 
 
-def test_a_signal_in_a_callback_that_drops_exceptions_is_not_lost() -> None:
-    """Python prints and forgets what is raised in a weak reference's callback."""
+@pytest.mark.parametrize("starting", [0.0, 0.1])
+def test_a_signal_in_a_callback_that_drops_exceptions_is_not_lost(
+    starting: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python prints and forgets what is raised in a weak reference's callback. On a busy machine
+    it takes long to start the thread that brings it back."""
+    start = threading.Thread.start
+
+    def slow(thread: threading.Thread) -> None:
+        start(thread)
+        time.sleep(starting)
+
+    monkeypatch.setattr(threading.Thread, "start", slow)
 
     class Thing:
         pass

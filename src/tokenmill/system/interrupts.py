@@ -27,6 +27,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # Five seconds after the signal the command has ended, in any state.
 GRACE_SECONDS = 3.5
 TELLING_SECONDS = 0.5
+AGAIN_SECONDS = 0.02
 
 
 class _StopHereError(KeyboardInterrupt):
@@ -41,6 +42,7 @@ class Interrupts:
         self.told = False  # the signal has become an exception
         self._deferred = False
         self._raised = False
+        self._dropped = False
 
     def error(self) -> Interrupted:
         self.told = True
@@ -87,17 +89,25 @@ class Interrupts:
 
     def handle(self, number: int, _frame: object) -> None:
         self.received.append(number)
-        if not self._deferred and not self._raised:
+        if not (self._deferred or self._raised or self._dropped):
             self._raised = True
             raise _StopHereError
 
     def raise_again(self) -> None:
         """It was raised in a finalizer or a weak reference's callback, where Python drops it."""
+        self._dropped = True  # what is raised in here is dropped too
         self._raised = False
         main = threading.main_thread().ident
-        if main is not None:  # a moment later, when the main thread has left that place
-            again = (main, self.received[0])
-            threading.Timer(0.02, signal.pthread_kill, again).start()
+        if main is not None:
+            threading.Thread(target=self._signal, args=(main,), daemon=True).start()
+        self._dropped = False
+
+    def _signal(self, main: int) -> None:
+        """Signal the main thread until it has left that place and the handler has raised."""
+        time.sleep(AGAIN_SECONDS)
+        while not (self._raised or self._deferred):
+            signal.pthread_kill(main, self.received[0])
+            time.sleep(AGAIN_SECONDS)
 
 
 _active: Interrupts | None = None
