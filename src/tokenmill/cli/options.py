@@ -55,7 +55,7 @@ INPUTS = [
         "--output",
         required=True,
         metavar="DIR",
-        type=click.Path(file_okay=True),
+        type=click.Path(),
         help="Folder to write.",
     ),
 ]

@@ -155,7 +155,7 @@ class Frontier:
                 if record.before != before:
                     raise TokenmillError(
                         f"the journal does not fit together at unit {unit}",
-                        hint="run again with --overwrite to start anew",
+                        hint="run again with --overwrite to start over",
                     )
                 self._step(record.after, record.last)
                 continue
@@ -167,7 +167,7 @@ class Frontier:
                     f"unit {unit} does not begin where the one before it ends (row "
                     f"{self._segment_rows + summary.rows_before}, not {before.rows}): the source "
                     "was cut differently when the earlier units were made",
-                    hint="run again with --overwrite to start anew",
+                    hint="run again with --overwrite to start over",
                 )
             self._placed[unit] = (summary, before)
             after = self._after(summary, before)

@@ -164,7 +164,7 @@ def _from_hub(flow: Download, at: HubAddress, folder: Path | None) -> str:
     _sweep(flow.file, at, folder)
 
     def download() -> str:
-        flow.received = 0  # the library begins a file anew
+        flow.received = 0  # the library begins the file again
         return hf_hub_download(
             at.repo,
             at.path,
@@ -250,7 +250,7 @@ def _from_store(flow: Download, folder: Path | None) -> str:
     info = _again(flow, lambda: stores.look(fs, file.url))
     if stores.binding(info) != file.fingerprint or info["size"] != file.size:
         raise _changed(file)
-    if web and not stores.gives_ranges(file.url):  # what breaks off is begun anew
+    if web and not stores.gives_ranges(file.url):  # a download that breaks off begins again
         return str(_again(flow, lambda: _write(fs, flow, target, _whole)))
     return _write(fs, flow, target, _in_pieces)
 
@@ -298,5 +298,5 @@ def _piece(fs: Any, file: RemoteFile, start: int, stop: int) -> bytes:
 def _changed(file: RemoteFile) -> SourceError:
     return SourceError(
         f"{file.name}: has changed since it was listed (its size, ETag or time)",
-        hint="run the command again: it is listed anew",
+        hint="run the command again: it is listed again",
     )

@@ -221,7 +221,7 @@ def _remote_source(number: int, file: RemoteFile, rules: InputRules) -> Source:
 
 
 class _Expected(NamedTuple):
-    """What a file is said to be."""
+    """What the options say about a file."""
 
     as_kind: str
     text_column: str  # its own, or ''

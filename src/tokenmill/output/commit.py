@@ -84,7 +84,7 @@ class _GrownFile:
             raise StorageError(
                 f"{self.name}: its pieces do not add up to the file ({actual_size} bytes on disk, "
                 f"{self.size} in the journal)",
-                hint="run again with --overwrite to start anew",
+                hint="run again with --overwrite to start over",
             )
         return MadeFile(self.name, self.pieces[:, 1:].astype("<u8"), {})
 
@@ -352,7 +352,7 @@ def _checked_totals(plan: Plan, ledger: UnitTable) -> Counts:
         if source.rows not in (-1, counts.rows) and not plan.settings.limited:
             raise TokenmillError(
                 f"{source.name}: {counts.rows} rows were read, but it has {source.rows}",
-                hint="run again with --overwrite to start anew",
+                hint="run again with --overwrite to start over",
             )
         totals.add(counts)
     if not totals.balanced:

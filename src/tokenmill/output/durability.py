@@ -91,7 +91,7 @@ class UnitLog:
             raise RefusedError(
                 f"{self.plan.sources[record.unit.source].name}: changed since this job was begun "
                 f"(same size): unit {record.unit} is not what it was when it was first written",
-                hint="start anew with --overwrite, or restore the input",
+                hint="start over with --overwrite, or restore the input",
             )
         self._waiting.append(record)
         self._waiting_bytes += sum(piece.length for piece in record.pieces)

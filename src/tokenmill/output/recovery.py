@@ -244,7 +244,7 @@ def _refuse_difference(old: dict[str, Any], plan: Plan, workspace: Workspace, wh
         raise RefusedError(
             f"{workspace.output}: {what}:",
             lines=lines,
-            hint="use the same settings to resume, another -o, or --overwrite to start anew",
+            hint="use the same settings to resume, another -o, or --overwrite to start over",
         )
 
 
@@ -265,7 +265,7 @@ def _state_of(source: Source) -> FileState:
 
 
 def _compare_bound(plan: Plan, workspace: Workspace) -> _BoundPlan:
-    stored = _read_plan(workspace, workspace.plan, "use --overwrite to start anew")
+    stored = _read_plan(workspace, workspace.plan, "use --overwrite to start over")
     _refuse_difference(stored.plan, plan, workspace, "is bound to another plan")
     return stored
 

@@ -215,6 +215,6 @@ def read_vocabulary(encoding: Encoding) -> bytes:
     if hashlib.sha256(content).hexdigest() != encoding.sha256:
         raise EncoderError(
             f"{encoding.path}: is not the file this job was planned with (its SHA-256 differs)",
-            hint="restore the file, or start anew with --overwrite",
+            hint="restore the file, or start over with --overwrite",
         )
     return content

@@ -135,7 +135,7 @@ def settle_last(files: list[FileSize], layout: Layout) -> list[FileSize]:
                 raise TokenmillError(
                     f"the last {split} shard would hold {last:,} tokens, fewer than "
                     f"--min-shard-tokens {layout.min_shard_tokens:,}",
-                    hint="start anew with --overwrite and another --shard-tokens, or --last-shard "
+                    hint="start over with --overwrite and another --shard-tokens, or --last-shard "
                     + ("merge or keep" if layout.last_shard == "refuse" else "keep"),
                 )
             last += others.pop()
@@ -200,7 +200,7 @@ def check_train_shards(shards: list[ShardView], fmt: Format) -> None:
         raise TokenmillError(
             f"{fmt.trainer} needs {fmt.min_train_shards} train shards or more; there is "
             f"{found or 'none'}",
-            hint="start anew with --overwrite and a smaller --shard-tokens",
+            hint="start over with --overwrite and a smaller --shard-tokens",
         )
 
 
