@@ -5,7 +5,8 @@
     │   ├── InputError             exit 2   an input that cannot be read as what it claims to be
     │   ├── TooLargeError          exit 2   a value or document that --memory does not hold
     │   ├── SpecialTokenError      exit 2   a special token's string in a text (a ValueError too)
-    │   └── UnknownTokenError      exit 2   an id that stands for nothing (a KeyError too)
+    │   ├── UnknownTokenError      exit 2   an id that stands for nothing (a KeyError too)
+    │   └── UnknownSplitError      exit 2   a split that a dataset does not have (a KeyError too)
     ├── RefusedError               exit 2   we could, but it would destroy or mix something
     ├── BadRowError                exit 1   a row that is not text (file, row, reason)
     ├── SourceError                exit 1   an input that broke or changed while it was read
@@ -141,6 +142,12 @@ class UnknownTokenError(UsageError, KeyError):
     """tiktoken raises KeyError here."""
 
     __str__ = Exception.__str__  # a KeyError would quote it
+
+
+class UnknownSplitError(UsageError, KeyError):
+    """A dataset is a Mapping, whose `get` and `in` expect a KeyError."""
+
+    __str__ = Exception.__str__
 
 
 class RefusedError(TokenmillError):
