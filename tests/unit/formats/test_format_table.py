@@ -40,7 +40,10 @@ def test_the_tables_of_formats_are_the_registry() -> None:
     short = ("`--format`", "read by", "files")
     for path, wanted in (
         ("README.md", table(short, *map(short_row, FORMATS.values()))),
-        ("docs/formats.md", table((*short, "separator", "cut", "val"), *map(row, FORMATS.values()))),
+        (
+            "docs/formats.md",
+            table((*short, "separator", "cut", "val"), *map(row, FORMATS.values())),
+        ),
     ):
         assert wanted in (ROOT / path).read_text(), f"put this into {path}:\n\n{wanted}"
 
