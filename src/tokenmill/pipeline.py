@@ -18,7 +18,7 @@ from tokenmill.engines.local.forkserver import start_fork_server
 from tokenmill.engines.observer import EventLog, Observer
 from tokenmill.engines.run import EncodingRun
 from tokenmill.engines.supply import Downloads
-from tokenmill.errors import TokenmillError, UsageError
+from tokenmill.errors import Interrupted, TokenmillError, UsageError
 from tokenmill.formats import copies_of
 from tokenmill.inputs.hf_dataset import chosen_splits, dataset_files, is_dataset
 from tokenmill.inputs.kinds import refuse_changed
@@ -264,7 +264,7 @@ def _encode(run: EncodingRun) -> dict[str, Any]:
             run_inline(run)
         else:
             LocalEngine(run).work()
-    except TokenmillError:
+    except (TokenmillError, Interrupted):
         # The error that stopped us is the news, not that syncing fails too.
         with contextlib.suppress(TokenmillError):
             books.sync_now()  # the units that are written count
