@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokenmill.cli.help import flag_places
 from tokenmill.cli.options import (
     command,
     echo_json,
@@ -31,25 +32,9 @@ def same_command() -> str:
     if os.path.basename(sys.argv[0]) == "__main__.py":
         words[:1] = [sys.orig_argv[0], "-m", "tokenmill"]
     if _begun:
-        # It may also be the value of another option, or a file's name.
-        params = (*prepare.params, *fineweb.params)
-        values = {name for option in params for name in option.opts if _takes_value(option)}
-        end = words.index("--") if "--" in words else len(words)
-        words = [
-            word
-            for i, word in enumerate(words)
-            if word != "--overwrite" or i > end or words[i - 1] in values
-        ]
+        gone = flag_places("--overwrite", words, (*prepare.params, *fineweb.params))
+        words = [word for i, word in enumerate(words) if i not in gone]
     return shlex.join(words)
-
-
-def _takes_value(option: click.Parameter) -> bool:
-    """Whether the next word is its value, whatever that word is."""
-    return (
-        isinstance(option, click.Option)
-        and not option.is_flag
-        and not isinstance(option.flag_value, str)  # else the value may be left out
-    )
 
 
 @command(
