@@ -106,6 +106,7 @@ def _report_json(kind: str, message: str, hint: str, exit_code: int) -> None:
         "tokenmill prepare data/ -o shards --format llmc --tokenizer gpt2",
         "tokenmill fineweb --version 10B",
         "tokenmill plan data/ -o out",
+        "tokenmill status out",
         "tokenmill verify out",
         "tokenmill inspect out",
         "tokenmill doctor",
@@ -114,6 +115,25 @@ def _report_json(kind: str, message: str, hint: str, exit_code: int) -> None:
 @click.version_option(__version__, prog_name="tokenmill")
 def cli() -> None:
     """Text in, training tokens out: exact, crash-safe, resumable."""
+
+
+@command(
+    "tokenmill status out",
+    "tokenmill status out --json",
+    short_help="Say how far a folder is, and how to go on.",
+)
+@click.argument("directory", type=click.Path())
+@JSON
+def status(directory: str, as_json: bool) -> None:
+    """Say how far an unfinished folder is, what it is bound to, and how to go on.
+
+    Changes nothing, and may be asked while a run is at work in the folder.
+    """
+    from tokenmill.cli.reports import status_lines
+    from tokenmill.dataset.status import status as look
+
+    found = look(directory)
+    echo_json(found) if as_json else click.echo("\n".join(status_lines(found, os.getcwd())))
 
 
 @command(
@@ -217,5 +237,15 @@ def verify(directory: str, deep: bool, as_json: bool, **options: Any) -> int:
     return 0 if report.ok else 3
 
 
-for _one in (plan, prepare, fineweb, verify, inspect, export_command, import_command, doctor):
+for _one in (
+    plan,
+    prepare,
+    fineweb,
+    status,
+    verify,
+    inspect,
+    export_command,
+    import_command,
+    doctor,
+):
     cli.add_command(_one)

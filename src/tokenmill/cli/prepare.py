@@ -18,7 +18,7 @@ from tokenmill.cli.options import (
     plan_options,
     run_options,
 )
-from tokenmill.errors import EXIT_OK, EXIT_QUARANTINED
+from tokenmill.errors import EXIT_OK, EXIT_QUARANTINED, safe
 
 if TYPE_CHECKING:
     from tokenmill.planning.make import Proposal
@@ -105,10 +105,13 @@ def run_prepare(
     from tokenmill.cli import summary
     from tokenmill.cli.progress import JsonProgress, LiveProgress, PlainProgress
     from tokenmill.engines.observer import Observer
+    from tokenmill.output.workspace import Workspace
 
     def on_plan(prepared: Proposal) -> None:
         global _begun
         _begun = not download_only
+        if not download_only:
+            Workspace(output).put_command(safe(same_command()))
         if not quiet:
             click.echo("\n".join(summary.plan_lines_before(prepared)), err=True)
 

@@ -35,7 +35,17 @@ def test_options_are_shown_in_groups_in_the_order_of_the_data(command: str) -> N
 
 def test_commands_are_listed_in_the_order_of_the_work() -> None:
     told = help_of()
-    names = ["plan", "prepare", "fineweb", "verify", "inspect", "export", "import", "doctor"]
+    names = [
+        "plan",
+        "prepare",
+        "fineweb",
+        "status",
+        "verify",
+        "inspect",
+        "export",
+        "import",
+        "doctor",
+    ]
     places = [told.index(f"\n  {name} ") for name in names]
     assert places == sorted(places)
 
@@ -132,7 +142,7 @@ def test_completion_knows_commands_options_formats_and_tokenizers() -> None:
     "words",
     [
         ("prepare", ""), ("prepare", "a", "-o", ""), ("plan", ""), ("verify", ""), ("inspect", ""),
-        ("export", ""), ("export", "a", "-o", ""), ("import", ""), ("doctor", ""),
+        ("export", ""), ("export", "a", "-o", ""), ("import", ""), ("doctor", ""), ("status", ""),
         ("prepare", "--tokenizer", ""), ("prepare", "--val-inputs", ""),
         ("verify", "a", "--source-root", ""),
     ],
