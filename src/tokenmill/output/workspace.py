@@ -9,6 +9,7 @@
         spill/                 units that had to wait for their place (or in --scratch)
         cuts/                  how each downloaded input is cut: the file itself may go
         downloads/             inputs that are not kept (--no-keep-downloads)
+        command.json           how the last run was started, for `status`
         commit.json            the manifest and the names that are about to be given
         removing.json          the manifest of a dataset that --overwrite is about to remove
 
@@ -56,6 +57,7 @@ class Workspace:
     plan = f"{WORK}/plan.json"
     commit = f"{WORK}/commit.json"
     removing = f"{WORK}/removing.json"
+    command = f"{WORK}/command.json"
     manifest = MANIFEST
     run_record = "run.json"
 
@@ -119,6 +121,11 @@ class Workspace:
         content = msgspec.json.encode({"version": 1, "finished": finished, **record})
         self.store.write_whole(self.run_record, msgspec.json.format(content, indent=1) + b"\n")
 
+    def put_command(self, command: str) -> None:
+        """How this run was started, and where: what `status` says to type."""
+        content = {"command": command, "folder": os.getcwd()}
+        self.store.write_whole(self.command, msgspec.json.encode(content))
+
     def put_cut(self, number: int, content: bytes) -> None:
         """How a downloaded source is cut."""
         with explained("create the folder", self.cuts):
@@ -149,6 +156,7 @@ class Workspace:
                     self.store.sync_names(WORK)
             for folder in (self.files, self.cuts, self.downloads):
                 remove_tree(folder)
+            self.store.remove(self.command)
         self.create()
 
     def forget_commit(self) -> None:

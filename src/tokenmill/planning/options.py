@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from tokenmill.amounts import parse_count
-from tokenmill.errors import UsageError
+from tokenmill.errors import UsageError, did_you_mean
 from tokenmill.formats import Format, get_format
 from tokenmill.inputs.input_rules import EVERY, InputRules, PatternRules, parse_rules
 from tokenmill.inputs.kinds import kind_named
@@ -413,7 +413,10 @@ def _dtype(options: Options, fmt: Format, vocab_size: int) -> Dtype:
 
 def one_of(what: str, value: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
-        raise UsageError(f"{what} {value!r}: must be one of {', '.join(allowed)}")
+        raise UsageError(
+            f"{what} {value!r}: must be one of {', '.join(allowed)}",
+            hint=did_you_mean(value, allowed).strip(),
+        )
     return value
 
 
