@@ -62,6 +62,7 @@ def scenes() -> st.SearchStrategy[Scene]:
             stalls=draw(st.integers(0, 2)),
             resumes=draw(st.integers(0, 2)),
             waits=draw(st.integers(0, 9)),
+            elsewhere=draw(st.booleans()),
             noise=draw(st.booleans()),
             seed=draw(st.integers(0, 2**32)),
         )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tokenmill.amounts import parse_count
+from tokenmill.amounts import counted, parse_count
 from tokenmill.engines.local.forkserver import start_fork_server
 from tokenmill.engines.observer import EventLog, Observer
 from tokenmill.engines.run import EncodingRun
@@ -111,7 +111,7 @@ def _prepare(
         observer.note(prepared.budget.note)
     if not prepared.run.allow_empty_split:
         refuse_surely_empty(prepared.plan)
-    workspace = Workspace(output)
+    workspace = Workspace(output, prepared.run.scratch)
     supply = make_supply(prepared, workspace)
     is_new = not workspace.has(workspace.plan) and not workspace.has(workspace.manifest)
     if is_new:
@@ -125,8 +125,8 @@ def _prepare(
         if manifest is None:
             if not is_new:
                 prepared = _survey(prepared, supply, opened.durable, observer.note)
-            if on_plan:
-                on_plan(prepared)
+            (on_plan or no_plan)(prepared)
+            resume_note(observer, opened.durable, is_new or prepared.run.overwrite)
             run = EncodingRun(prepared, opened, supply, observer, interrupts.check)
             record = _encode(run)
             for source in prepared.plan.sources:
@@ -181,8 +181,7 @@ def download(
         prepared = msgspec.structs.replace(prepared, plan=plan)
         supply, sources = make_supply(prepared, Workspace(output)), plan.sources
         prepared = _survey(prepared, supply)
-        if on_plan:
-            on_plan(prepared)
+        (on_plan or no_plan)(prepared)
         log = EventLog(observer or Observer())
         with interrupts.deferred(), contextlib.closing(supply):
             supply.start()
@@ -200,6 +199,21 @@ def download(
         seconds=time.monotonic() - began,
         revisions=prepared.plan.revisions,
     )
+
+
+def no_plan(_: Proposal) -> None:
+    """Nobody wants to see it."""
+
+
+def resume_note(observer: Observer, durable: Sequence[UnitRecord], is_new: bool) -> None:
+    """The first thing that a resumed run says."""
+    if is_new:
+        return
+    documents = sum(record.counts.documents for record in durable)
+    tokens = sum(record.counts.tokens for record in durable)
+    done = f"{counted(documents, 'document')} ({counted(tokens, 'token')}) are done already"
+    done = done if durable else "nothing of it was durable yet"
+    observer.note(f"resuming a run that was stopped: {done}")
 
 
 def _refuse_early(wanted: Options, output: str | os.PathLike[str]) -> None:

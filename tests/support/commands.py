@@ -19,7 +19,7 @@ from tokenmill.errors import TokenmillError
 from tokenmill.output.journal import read_journal
 from tokenmill.system.store import FolderStore
 
-IN_PROCESS = ("prepare", "plan", "verify", "inspect", "export", "import")
+IN_PROCESS = ("prepare", "plan", "verify", "inspect", "status", "export", "import")
 
 
 def command(*args: object, env: dict[str, str] | None = None) -> CompletedProcess[str]:
@@ -109,8 +109,8 @@ def interrupted(inputs: list[Path], output: Path, units: int = 3, **options: obj
 
     written = UnitLog.written
 
-    def stop_after(self: UnitLog, record: object) -> None:
-        written(self, record)  # type: ignore[arg-type]
+    def stop_after(self: UnitLog, record: object, *, here: bool = True) -> None:
+        written(self, record, here=here)  # type: ignore[arg-type]
         if self.encoded_units == units:
             raise TokenmillError("that is enough")
 

@@ -24,10 +24,15 @@ if TYPE_CHECKING:
     "tokenmill doctor --why-died -- python train.py --num-proc 8",
     short_help="Diagnose the machine, a function, or a crashing command.",
 )
-@click.argument("words", nargs=-1, metavar="[SCRIPT:FUNCTION | -- COMMAND...]")
+@click.argument("words", nargs=-1, type=click.Path(), metavar="[SCRIPT:FUNCTION | -- COMMAND...]")
 @click.option("--patch", is_flag=True, help="Print a diff that repairs the script; writes nothing.")
 @click.option("--why-died", is_flag=True, help="Run COMMAND and say how a process of it died.")
-@click.option("--directory", metavar="DIR", help="Also measure how fast this folder is written.")
+@click.option(
+    "--directory",
+    metavar="DIR",
+    type=click.Path(),
+    help="Also measure how fast this folder is written.",
+)
 @click.option("--offline", is_flag=True, help="Do not try to reach the Hub.")
 @JSON
 def doctor(

@@ -12,6 +12,7 @@ from tokenmill.cli.help import (
     WHOLE_NUMBER,
     Command,
     GroupedCommand,
+    choices,
     complete_format,
     complete_tokenizer,
     grouped,
@@ -70,14 +71,18 @@ FINEWEB = [
     click.option(
         "--type",
         "kind",
-        metavar="[edu|classic]",
+        **choices("edu", "classic"),
         help="FineWeb-Edu, or FineWeb itself.  [default: edu]",
     ),
     click.option(
         "--revision", default="main", help="Branch, tag or commit of the repository on the Hub."
     ),
     click.option(
-        "-o", "--output", metavar="DIR", help="Folder to write.  [default: llm.c's, edu_fineweb10B]"
+        "-o",
+        "--output",
+        metavar="DIR",
+        type=click.Path(),
+        help="Folder to write.  [default: llm.c's, edu_fineweb10B]",
     ),
 ]
 
@@ -167,13 +172,13 @@ FINEWEB_FORMAT = click.option(
 LAYOUT = [
     click.option(
         "--eot",
-        metavar="[append|prepend|none]",
+        **choices("append", "prepend", "none"),
         help="Where the separator goes: after each document, before it, or nowhere.  [default: "
         "the trainer's]",
     ),
     click.option(
         "--cut",
-        metavar="[exact|document]",
+        **choices("exact", "document"),
         help="Where shards end: at a token, or at the end of a document.  [default: the trainer's]",
     ),
     click.option(
@@ -188,12 +193,12 @@ LAYOUT = [
     ),
     click.option(
         "--last-shard",
-        metavar="[keep|merge|refuse]",
+        **choices("keep", "merge", "refuse"),
         help="What to do if the last shard is too short.  [default: keep]",
     ),
     click.option(
         "--compression",
-        metavar="[none|zstd]",
+        **choices("none", "zstd"),
         help="Compression of the shards; for mds only.  [default: none]",
     ),
     click.option(
@@ -202,7 +207,7 @@ LAYOUT = [
     ),
     click.option(
         "--dtype",
-        metavar="[uint16|uint32]",
+        **choices("uint16", "uint32"),
         help="Type of a token in the files.  [default: what the ids need]",
     ),
 ]
@@ -227,6 +232,7 @@ SPLITS = [
         "--val-inputs",
         multiple=True,
         metavar="FILES",
+        type=click.Path(),
         help="Files, a folder or a glob for the validation split; may be repeated.",
     ),
     click.option(
@@ -260,13 +266,13 @@ RUN = [
     click.option(
         "--start-method",
         default="forkserver",
-        metavar="[forkserver|spawn|fork]",
+        **choices("forkserver", "spawn", "fork"),
         help="How worker processes are started.",
     ),
     click.option(
         "--encoder",
         default="auto",
-        metavar="[auto|gigatoken|reference]",
+        **choices("auto", "gigatoken", "reference"),
         help="Which encoder to use; auto: the fast one where it is proven equal to the reference.",
     ),
     click.option(
@@ -293,7 +299,7 @@ RUN = [
     click.option(
         "--on-bad-row",
         default="stop",
-        metavar="[stop|quarantine]",
+        **choices("stop", "quarantine"),
         help="What to do with a row that is not text: stop, or write it to quarantine.jsonl.",
     ),
     click.option(
@@ -303,6 +309,14 @@ RUN = [
     ),
     click.option(
         "--downloads", type=WHOLE_NUMBER, default=4, metavar="N", help="Parallel downloads."
+    ),
+    click.option(
+        "--scratch",
+        type=click.Path(file_okay=False),
+        default="",
+        show_default="inside the output folder",
+        metavar="DIR",
+        help="A folder on a local disk for tokens that wait to be written.",
     ),
     click.option("--overwrite", is_flag=True, help="Replace a dataset that tokenmill made in DIR."),
     JSON,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokenmill.cli.help import flag_places
 from tokenmill.cli.options import (
     command,
     echo_json,
@@ -17,7 +18,7 @@ from tokenmill.cli.options import (
     plan_options,
     run_options,
 )
-from tokenmill.errors import EXIT_OK, EXIT_QUARANTINED
+from tokenmill.errors import EXIT_OK, EXIT_QUARANTINED, safe
 
 if TYPE_CHECKING:
     from tokenmill.planning.make import Proposal
@@ -31,25 +32,9 @@ def same_command() -> str:
     if os.path.basename(sys.argv[0]) == "__main__.py":
         words[:1] = [sys.orig_argv[0], "-m", "tokenmill"]
     if _begun:
-        # It may also be the value of another option, or a file's name.
-        params = (*prepare.params, *fineweb.params)
-        values = {name for option in params for name in option.opts if _takes_value(option)}
-        end = words.index("--") if "--" in words else len(words)
-        words = [
-            word
-            for i, word in enumerate(words)
-            if word != "--overwrite" or i > end or words[i - 1] in values
-        ]
+        gone = flag_places("--overwrite", words, (*prepare.params, *fineweb.params))
+        words = [word for i, word in enumerate(words) if i not in gone]
     return shlex.join(words)
-
-
-def _takes_value(option: click.Parameter) -> bool:
-    """Whether the next word is its value, whatever that word is."""
-    return (
-        isinstance(option, click.Option)
-        and not option.is_flag
-        and not isinstance(option.flag_value, str)  # else the value may be left out
-    )
 
 
 @command(
@@ -120,10 +105,13 @@ def run_prepare(
     from tokenmill.cli import summary
     from tokenmill.cli.progress import JsonProgress, LiveProgress, PlainProgress
     from tokenmill.engines.observer import Observer
+    from tokenmill.output.workspace import Workspace
 
     def on_plan(prepared: Proposal) -> None:
         global _begun
         _begun = not download_only
+        if not download_only:
+            Workspace(output).put_command(safe(same_command()))
         if not quiet:
             click.echo("\n".join(summary.plan_lines_before(prepared)), err=True)
 

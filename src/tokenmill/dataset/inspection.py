@@ -16,7 +16,7 @@ import numpy as np
 from tokenmill.dataset.loader import Dataset, open_dataset
 from tokenmill.dataset.verification import read_run
 from tokenmill.dataset.views import damaged
-from tokenmill.errors import UsageError
+from tokenmill.errors import UsageError, did_you_mean
 from tokenmill.system.store import Place, Store, read_range
 from tokenmill.texts import I64
 from tokenmill.tokenizer.encoders.decoding import Decoder, encoding_of, open_decoder
@@ -202,7 +202,7 @@ def inspect_document(
     dataset = open_dataset(directory)
     where = dataset.store.where()
     if split not in dataset:
-        hint = f"there is: {', '.join(dataset) or 'none'}"
+        hint = f"{did_you_mean(split, dataset)}there is: {', '.join(dataset) or 'none'}"
         raise UsageError(f"{where}: no split {split!r}", hint=hint)
     part = dataset[split]
     documents = part.documents

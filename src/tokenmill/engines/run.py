@@ -41,7 +41,7 @@ class EncodingRun:
             self.settings,
             _segments_in_order(self.plan, opened, supply),
             opened.durable,
-            on_written=self.books.written,
+            self.books,
             on_event=self.log.add,
         )
 

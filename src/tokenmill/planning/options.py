@@ -89,6 +89,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     overwrite: bool = False
     keep_downloads: bool = True
     downloads: int = DEFAULT_DOWNLOADS
+    scratch: str = ""
 
     @property
     def input_rules(self) -> InputRules:
@@ -134,6 +135,8 @@ def make_options(options: dict[str, Any]) -> Options:
         choices = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())
         if choices and isinstance(options.get(field.name), str):
             one_of("--" + field.name.replace("_", "-"), options[field.name], choices)
+    if options.get("scratch"):
+        options = {**options, "scratch": os.fspath(options["scratch"])}
     options = {**options, "val_inputs": tuple(map(os.fspath, _several(options, "val_inputs")))}
     column, columns = parse_rules("--text-column", _several(options, "text_column"))
     kind, kinds = parse_rules("--as", _several(options, "as_kind"))
@@ -438,8 +441,10 @@ def _dtype(options: Options, fmt: Format, vocab_size: int) -> Dtype:
 
 def one_of(what: str, value: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
-        hint = did_you_mean(value, allowed).strip()
-        raise UsageError(f"{what} {value!r}: must be one of {', '.join(allowed)}", hint=hint)
+        raise UsageError(
+            f"{what} {value!r}: must be one of {', '.join(allowed)}",
+            hint=did_you_mean(value, allowed).strip(),
+        )
     return value
 
 
@@ -462,6 +467,7 @@ def run_settings(options: Options, budget: Budget, encoding: Encoding) -> RunSet
         overwrite=options.overwrite,
         keep_downloads=options.keep_downloads,
         downloads=options.downloads,
+        scratch=os.path.abspath(options.scratch) if options.scratch else "",
         **_test_knobs(),
     )
 

@@ -28,7 +28,7 @@ from tokenmill.engines.local.processes import (
 from tokenmill.engines.local.worker import run_worker
 from tokenmill.engines.run import EncodingRun
 from tokenmill.engines.unit import spill_path
-from tokenmill.errors import UsageError, WorkerError
+from tokenmill.errors import UsageError, WorkerError, from_wire
 from tokenmill.system.disk import remove_file
 from tokenmill.system.interrupts import signals_held
 from tokenmill.system.proc import read_stat
@@ -99,11 +99,14 @@ class LocalEngine:
             worker.hung_up = True
 
     def _handle(self, worker: Worker, report: messages.Report) -> None:
-        worker.heard = time.monotonic()
+        if not isinstance(report.message, messages.UnitsSynced):  # a thread's: no sign of progress
+            worker.heard = time.monotonic()
         if isinstance(report.message, messages.Activity):
             worker.note(report.message)
         elif isinstance(report.message, messages.Ready):
             self.run.seconds_starting = self.run.seconds_starting or worker.heard - self.began
+        elif isinstance(report.message, messages.Failure) and report.message.step == "sync":
+            self.run.books.worker_failed_to_sync(from_wire(report.message.error))
         self.dispatch.received(worker.number, report)
 
     # --- workers -----------------------------------------------------------------------------
