@@ -20,7 +20,7 @@ def run_inline(run: EncodingRun) -> None:
     worker = UnitWorker(run.job)
     run.snapshot.workers = 1
     run.dispatch.joined(WORKER)
-    with contextlib.closing(worker.files):
+    with contextlib.closing(worker):
         WorkerLoop(_DirectChannel(run), spill=None).run(worker)
 
 

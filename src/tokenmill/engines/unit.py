@@ -143,6 +143,12 @@ class UnitWorker:
             self._make_room,
         )
 
+    def close(self) -> None:
+        """Let go of files and encoder at once: this object is in a cycle, and the collector may
+        take its time. It does not see the encoder's 50 to 250 MB."""
+        self.files.close()
+        del self.session
+
     # --- encoding ----------------------------------------------------------------------------
 
     def encode_segment(
