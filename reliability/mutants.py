@@ -20,7 +20,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "output/durability.py", "self._files.sync(file)", "pass",
     ),
     "new token files' names not synced": (
-        "output/durability.py", "sync_directory(self.workspace.files)", "pass",
+        "output/durability.py", "self._files.sync_names(\"\")", "pass",
     ),
     "the journal not synced": (
         "system/store.py", "write_all(fd, content, length)\n                steps.disk.fsync(fd)",
@@ -48,12 +48,12 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "disk.replace(temporary, path)",
     ),
     "the output folder's own name not synced": (
-        "output/workspace.py", "(self.output, *(new.parent for new in lock.made))", "(self.output,)",
+        "system/store.py", "(self.path, *(new.parent for new in lock.made))", "(self.path,)",
     ),
     "a removed dataset's names not synced": (
         "output/workspace.py",
-        '            self.store.sync_names("")\n            self.store.remove(self.removing)',
-        "            self.store.remove(self.removing)",
+        '        self.store.sync_names("")\n        self.store.remove(self.removing)',
+        "        self.store.remove(self.removing)",
     ),
     # --- a rename or an order ---
     "small files written in place": (
@@ -112,7 +112,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
     # --- cleaning up ---
     "the work folder stays": (
-        "output/workspace.py", "            unlink(self.work / LOCK)\n", "",
+        "output/workspace.py", "        self.store.remove(f\"{WORK}/{LOCK}\")\n", "",
     ),
     "temporary files beside the dataset": (
         "output/workspace.py", "PlacedFolder(output, scratch=self.work)", "PlacedFolder(output)",
@@ -148,7 +148,7 @@ SCHEDULER_MUTANTS: dict[str, tuple[str, str, str]] = {
         "engines/dispatch.py", "next(iter(self._free or self._free_holding), None)", "next(iter(self._free), None)",
     ),
     "an error beyond the limit ends the run": (
-        "engines/dispatch.py", "if not self.settings.limited or segment is None or message.step != \"task\":", "if True:",
+        "engines/dispatch.py", "if not self.settings.limited or state.task is None or message.step != \"task\":", "if True:",
     ),
     "an error within the limit is forgotten": (
         "engines/dispatch.py", "            raise self.frontier.failure\n", "            pass\n",

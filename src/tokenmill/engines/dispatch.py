@@ -271,9 +271,11 @@ class Dispatch:
     def _failed(self, worker: int, state: WorkerState, message: messages.Failure) -> None:
         """Raised at once; but under a limit only when the work gets there: it may end before."""
         error, segment = from_wire(message.error), self._segment_of(state)
-        if not self.settings.limited or segment is None or message.step != "task":
+        if not self.settings.limited or state.task is None or message.step != "task":
             raise error
-        segment.failure, state.task = error, None
+        state.task = None
+        if segment is not None:  # else the limit is within what is written of it
+            segment.failure = error
         self._sort(worker, state)
 
     def _sort(self, worker: int, state: WorkerState) -> None:

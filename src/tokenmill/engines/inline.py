@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections import deque
 
-from tokenmill.engines import messages
+from tokenmill.engines import events, messages
 from tokenmill.engines.loop import WorkerLoop
 from tokenmill.engines.run import EncodingRun
 from tokenmill.engines.unit import UnitWorker
@@ -18,7 +18,7 @@ WAIT_SECONDS = 0.05
 def run_inline(run: EncodingRun) -> None:
     """A worker's loop, with the engine itself as its channel."""
     worker = UnitWorker(run.job)
-    run.snapshot.workers = 1
+    run.log.add(events.WorkersAtWork(1))
     run.dispatch.joined(WORKER)
     with contextlib.closing(worker.files):
         WorkerLoop(_DirectChannel(run), spill=None).run(worker)

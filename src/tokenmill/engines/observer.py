@@ -11,6 +11,14 @@ from tokenmill.engines import events
 
 SPEED_SECONDS = 5.0
 MAX_KEPT = 200  # entries of each kind in the time line
+# Not in the time line: a run may have a million of them.
+FREQUENT = (
+    events.UnitDone,
+    events.UnitLost,
+    events.Resumed,
+    events.WorkersAtWork,
+    events.Downloading,
+)
 
 
 class Snapshot(msgspec.Struct, kw_only=True):
@@ -54,6 +62,11 @@ class Snapshot(msgspec.Struct, kw_only=True):
                 self.retries += 1
             case events.RowsTried():
                 self.probes += 1
+            case events.WorkersAtWork():
+                self.workers = event.workers
+            case events.Downloading():
+                self.fetched_bytes, self.fetch_total = event.downloaded_bytes, event.total_bytes
+                self.fetching = event.files
 
 
 class Observer:
@@ -91,8 +104,8 @@ class EventLog:
         seconds = round(time.monotonic() - self._began, 3)
         self.snapshot.add(event)
         self.observer.event(seconds, event)
-        if isinstance(event, events.UnitDone | events.UnitLost | events.Resumed):
-            return  # a run may have a million of them
+        if isinstance(event, FREQUENT):
+            return
         kept = self._speeds if isinstance(event, events.Speed) else self._others
         kept.append({"seconds": seconds, **msgspec.to_builtins(event)})
         if len(self._speeds) > MAX_KEPT:

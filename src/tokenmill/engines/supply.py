@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
@@ -53,6 +54,7 @@ class Downloads:
         self._stop = threading.Event()
         self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._arrived: queue.SimpleQueue[int] = queue.SimpleQueue()  # sources
+        self._told, self._told_at = events.Downloading(0, 0, 0), 0.0  # of how far it is
         self._threads: list[threading.Thread] = []
         self._quiet = contextlib.ExitStack()
         # Threads download, one syncs and reports durable units, the main one cuts sources. What
@@ -166,11 +168,13 @@ class Downloads:
 
     def report(self, log: EventLog) -> None:
         """Tell the log how far the run and its downloads are."""
-        snapshot = log.snapshot
-        snapshot.fetch_total = self.bytes_total
-        snapshot.fetched_bytes, snapshot.fetching = self.bytes_done, self.files_coming
         while not self._notes.empty():
-            log.observer.note(self._notes.get())
+            log.add(events.DownloadNote(self._notes.get()))
+        now = events.Downloading(self.bytes_done, self.bytes_total, self.files_coming)
+        same_files = now.files == self._told.files
+        if now != self._told and not (same_files and time.monotonic() < self._told_at + 1):
+            self._told, self._told_at = now, time.monotonic()
+            log.add(now)
         while not self._arrived.empty():
             source = self.plan.sources[self._arrived.get()]
             log.add(events.Download(source.name, source.size))
@@ -203,9 +207,9 @@ class Downloads:
     def _cut(self, number: int) -> list[Segment] | None:
         if number in self._cuts:
             return self._cuts[number]
-        with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
-            content = (self.workspace.cuts / str(number)).read_bytes()
-            return msgspec.json.decode(content, type=list[Segment])
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+            content = self.workspace.cut(number)
+            return None if content is None else msgspec.json.decode(content, type=list[Segment])
         return None
 
     def _is_done(self, number: int) -> bool:

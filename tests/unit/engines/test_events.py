@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from support.inputs import write_jsonl
 
@@ -37,11 +38,16 @@ def test_the_snapshot_is_the_sum_of_the_events() -> None:
         events.Resumed(100),
         events.WorkerDied("was killed", searching=False),
         events.RowsTried("a", 0),
+        UNIT,
+        events.UnitLost(*msgspec.structs.astuple(UNIT)),
+        events.WorkersAtWork(3),
+        events.Downloading(downloaded_bytes=5, total_bytes=70, files=1),
     ):
         log.add(event)
     assert log.snapshot == Snapshot(
         bytes_done=900, bytes_total=1000, text_bytes=600, tokens=140, rows=18, units=2,
-        retries=1, probes=1, quarantined=4, resumed_bytes=100,
+        retries=1, probes=1, quarantined=4, resumed_bytes=100, workers=3,
+        fetched_bytes=5, fetch_total=70, fetching=1,
     )  # fmt: skip
 
 
@@ -85,4 +91,5 @@ def test_progress_as_json_is_a_line_for_each_event(
     [quarantine] = [line for line in lines if line["event"] == "quarantine"]
     assert (quarantine["source"], quarantine["rows"]) == ("a.jsonl", 1)
     record = json.loads((tmp_path / "o" / "run.json").read_text())
-    assert [entry["event"] for entry in record["timeline"]] == ["quarantine"]
+    told = [entry["event"] for entry in record["timeline"]]
+    assert [event for event in told if event != "speed"] == ["quarantine"]  # on a busy machine

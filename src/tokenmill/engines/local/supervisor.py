@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from tokenmill.engines import messages
+from tokenmill.engines import events, messages
 from tokenmill.engines.local.processes import (
     STOPPED,
     STOPPED_SECONDS,
@@ -27,9 +27,8 @@ from tokenmill.engines.local.processes import (
 )
 from tokenmill.engines.local.worker import run_worker
 from tokenmill.engines.run import EncodingRun
-from tokenmill.engines.unit import spill_path
 from tokenmill.errors import UsageError, WorkerError, from_wire
-from tokenmill.system.disk import remove_file
+from tokenmill.output.spill import spill_name
 from tokenmill.system.interrupts import signals_held
 from tokenmill.system.proc import read_stat
 
@@ -140,7 +139,7 @@ class LocalEngine:
         self.started += 1
         self.workers[self.started] = Worker(self.started, process, here)
         self.dispatch.joined(self.started)
-        self.run.snapshot.workers = len(self.workers)
+        self.run.log.add(events.WorkersAtWork(len(self.workers)))
 
     def _replace(self, worker: Worker) -> None:
         """A worker has ended: read its last messages, give its units to others, replace it."""
@@ -149,7 +148,7 @@ class LocalEngine:
         del self.workers[worker.number]
         reap(worker)
         for unit in self.dispatch.died(worker.number, worker_end(worker)):
-            remove_file(spill_path(self.run.books.workspace.spill, unit, worker.process.pid))
+            self.run.books.workspace.spill.forget(spill_name(unit, worker.process.pid))
         self._start_worker()
 
     # --- hung and stopped workers, and the end -----------------------------------------------
