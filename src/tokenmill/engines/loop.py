@@ -12,6 +12,7 @@ from tokenmill.engines import messages
 from tokenmill.engines.messages import Channel
 from tokenmill.engines.unit import EncodedUnit, UnitWorker
 from tokenmill.inputs.segments import UnitId
+from tokenmill.output.file_tasks import FileWorker
 from tokenmill.system.disk import remove_file
 
 SPILL_SHARE = 4  # units that wait for their place may take 1/4 of this worker's memory
@@ -28,11 +29,15 @@ class WorkerLoop:
         self.held: dict[UnitId, EncodedUnit] = {}
         self._sent = 0
         self.worker: UnitWorker
+        self.maker: FileWorker
 
-    def run(self, worker: UnitWorker) -> None:
+    def run(self, worker: UnitWorker | FileWorker) -> None:
         """Until the engine says stop."""
-        self.worker = worker
-        worker.spill_held = self._spill_held
+        if isinstance(worker, FileWorker):
+            self.maker = worker
+        else:
+            self.worker = worker
+            worker.spill_held = self._spill_held
         self.send(messages.Ready())
         with contextlib.suppress(StopRequest):
             while True:
@@ -46,6 +51,8 @@ class WorkerLoop:
             case messages.TryRows():
                 self.worker.try_rows(order, self._progress)
                 self.send(messages.TaskDone(self.worker.session.stats))
+            case messages.MakeFile():
+                self.send(messages.FileMade(*self.maker.make(order.file, self._making)))
             case messages.Place():
                 self._place(order)
             case messages.Stop():
@@ -68,6 +75,9 @@ class WorkerLoop:
     def _progress(self, doing: messages.Activity) -> None:
         self._drain()  # first: then what is announced is really next
         self.send(doing)
+
+    def _making(self, size: int) -> None:
+        self._progress(messages.Activity("make", 0, size=size))
 
     def _place(self, place: messages.Place) -> None:
         self.send(messages.Activity("write", place.unit.part))

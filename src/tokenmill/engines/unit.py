@@ -50,7 +50,7 @@ CHECK_SEED = 0x746F6B656E
 ROW_BYTES = 16  # added for each row when units are cut: a billion empty rows are many units
 
 
-class WorkerJob(msgspec.Struct, frozen=True):
+class WorkerJob(msgspec.Struct, frozen=True, tag=True):
     """All a worker needs to know: small plain data, sent once."""
 
     settings: PlanSettings

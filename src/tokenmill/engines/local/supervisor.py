@@ -26,10 +26,8 @@ from tokenmill.engines.local.processes import (
     worker_end,
 )
 from tokenmill.engines.local.worker import run_worker
-from tokenmill.engines.run import EncodingRun
-from tokenmill.engines.unit import spill_path
+from tokenmill.engines.run import Run
 from tokenmill.errors import UsageError, WorkerError
-from tokenmill.system.disk import remove_file
 from tokenmill.system.interrupts import signals_held
 from tokenmill.system.proc import read_stat
 
@@ -40,7 +38,7 @@ UNKILLABLE_SECONDS = 5.0
 
 
 class LocalEngine:
-    def __init__(self, run: EncodingRun) -> None:
+    def __init__(self, run: Run) -> None:
         self.run, self.settings, self.dispatch = run, run.settings, run.dispatch
         self.context: Any = multiprocessing.get_context(run.settings.start_method)
         self.workers: dict[int, Worker] = {}
@@ -146,7 +144,7 @@ class LocalEngine:
         del self.workers[worker.number]
         reap(worker)
         for unit in self.dispatch.died(worker.number, worker_end(worker)):
-            remove_file(spill_path(self.run.books.workspace.spill, unit, worker.process.pid))
+            self.run.forget_spilled(unit, worker.process.pid)
         self._start_worker()
 
     # --- hung and stopped workers, and the end -----------------------------------------------
