@@ -70,9 +70,17 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "temporary = path",
     ),
     "the journal names tokens before they are synced": (
-        "output/durability.py", "        for file in sorted(files):",
-        '        self._journal.append(b"".join(map(frame_record, records)))\n'
-        "        self._journal.append = lambda content: None\n        for file in sorted(files):",
+        "output/durability.py",
+        "        self._file_sync.sync(files)\n        self._journal.append(b\"\".join(map(frame_record, records)))\n",
+        "        self._journal.append(b\"\".join(map(frame_record, records)))\n        self._file_sync.sync(files)\n",
+    ),
+    "a worker reports a sync before it is made": (
+        "output/durability.py", "                self._file_sync.sync(files)\n                self._report(units)\n",
+        "                self._report(units)\n                self._file_sync.sync(files)\n",
+    ),
+    "the journal names units that their worker has not synced": (
+        "output/durability.py", "        self._waiting[record.unit] = record\n",
+        "        self._waiting[record.unit] = record\n        self._synced.add(record.unit)\n",
     ),
     "the manifest before the files": (
         "output/commit.py", "    for path, working in decision.names.items():\n        store.publish(",
@@ -123,7 +131,6 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
 }  # fmt: skip
 
-
 # Of the engine: R22 notices these.
 SCHEDULER_MUTANTS: dict[str, tuple[str, str, str]] = {
     "a report counts as often as it arrives": (
@@ -150,7 +157,7 @@ SCHEDULER_MUTANTS: dict[str, tuple[str, str, str]] = {
         "engines/dispatch.py", "next(iter(self._free or self._free_holding), None)", "next(iter(self._free), None)",
     ),
     "an error beyond the limit ends the run": (
-        "engines/dispatch.py", "if not self.settings.limited or not encoding or message.placing:", "if True:",
+        "engines/dispatch.py", "if not self.settings.limited or not encoding or message.step != \"task\":", "if True:",
     ),
     "an error within the limit is forgotten": (
         "engines/dispatch.py", "            raise self.frontier.failure\n", "            pass\n",
@@ -190,6 +197,21 @@ SCHEDULER_MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
     "a worker that ends at every try of a file is replaced for ever": (
         "engines/dispatch.py", "            self._files.died(file, end)\n", "            pass\n",
+    ),
+    "what a lost host had not synced is not done again": (
+        "engines/dispatch.py", "again |= self._leave_unsynced(state)", "self._leave_unsynced(state)",
+    ),
+    "what a lost host had not synced is taken for written": (
+        "engines/dispatch.py", "            segment.written.discard(unit.part)\n", "",
+    ),
+    "a unit that was lost with its host does not keep its place": (
+        "engines/frontier.py", "self._placed[unit] = self._at_risk.pop(unit)", "self._at_risk.pop(unit)",
+    ),
+    "what is synced on another host is done again": (
+        "engines/dispatch.py", "if state.unsynced.pop(unit, None) is not None", "if unit in state.unsynced",
+    ),
+    "finished before other hosts have synced": (
+        "engines/dispatch.py", "        if self._at_risk:\n            return False\n", "",
     ),
     "every worker is looked at for each place": (
         "engines/dispatch.py", "        worker = self._holders[unit]\n",

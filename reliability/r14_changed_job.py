@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,6 +100,7 @@ RUN_CHANGES: dict[str, Free] = {
     "overwrite": Free({"overwrite": True}),
     "keep_downloads": Free({"keep_downloads": False}),
     "downloads": Free({"downloads": 1}),
+    "scratch": Free({"scratch": tempfile.gettempdir()}),
     "sync_seconds": Free(knobs={"sync_seconds": 0.0}),
     "sync_bytes": Free(knobs={"sync_bytes": 1}),
     "stuck_seconds": Free(knobs={"stuck_seconds": 5.0}),

@@ -117,7 +117,7 @@ def _prepare(
         observer.note(prepared.budget.note)
     if not prepared.run.allow_empty_split:
         refuse_surely_empty(prepared.plan)
-    workspace = Workspace(output)
+    workspace = Workspace(output, prepared.run.scratch)
     supply = make_supply(prepared, workspace)
     is_new = not workspace.has(workspace.plan) and not workspace.has(workspace.manifest)
     if is_new:

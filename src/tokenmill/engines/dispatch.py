@@ -16,6 +16,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, Protocol
 
 from tokenmill.engines import events, messages
 from tokenmill.engines.events import Event
@@ -34,10 +35,36 @@ from tokenmill.tokens.counts import State
 MAX_PLACING = 16
 
 
+class Books(Protocol):
+    """What is told of units as they are written; `UnitLog` makes them durable."""
+
+    def written(self, record: UnitRecord, *, here: bool) -> None:
+        """`here`: by a worker on the engine's host."""
+        ...
+
+    def synced(self, units: list[UnitId]) -> None:
+        """The worker that wrote these units has synced them."""
+        ...
+
+    def orphaned(self, units: list[UnitId]) -> None:
+        """The worker that wrote these units died, on this host, before it had synced them."""
+        ...
+
+    def lost(self, units: list[UnitId]) -> None:
+        """It died on another host: these units will be written again."""
+        ...
+
+
+class UnsyncedUnit(NamedTuple):
+    segment: SegmentProgress
+    record: UnitRecord
+
+
 class WorkerState:
     """What is known of one worker."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, here: bool) -> None:
+        self.here = here  # on the engine's host
         self.ready = False
         self.task: Task | None = None
         self.doing = Activity("read", 0)
@@ -45,6 +72,7 @@ class WorkerState:
         self.to_place: deque[Place] = deque()
         self.placing: deque[UnitId] = deque()  # sent and not yet written, in order
         self.made_bytes = 0  # of the file that it makes
+        self.unsynced: dict[UnitId, UnsyncedUnit] = {}  # written
         self.stats: dict[str, int] = {}
         self.reports = 0
 
@@ -63,10 +91,10 @@ class Dispatch:
         settings: PlanSettings,
         run: RunSettings,
         segments: Iterable[SegmentProgress | None],
-        durable: Iterable[UnitRecord] = (),
+        durable: Iterable[UnitRecord],
+        books: Books,
         *,
         files: Iterable[FileTask] = (),
-        on_written: Callable[[UnitRecord], None] = lambda _: None,
         on_made: Callable[[FileTask, messages.FileMade], None] = lambda *_: None,
         on_event: Callable[[Event], None] = lambda _: None,
     ) -> None:
@@ -75,7 +103,7 @@ class Dispatch:
         self.settings, self.run = settings, run
         self.frontier = Frontier(settings, durable)
         self.workers: dict[int, WorkerState] = {}
-        self._on_written, self._on_made, self._on_event = on_written, on_made, on_event
+        self.books, self._on_made, self._on_event = books, on_made, on_event
         self._files = FilesToMake(files)
         self._segments, self._exhausted = iter(segments), False
         self._begun: dict[tuple[int, int], SegmentProgress] = {}  # and not completely written
@@ -85,6 +113,7 @@ class Dispatch:
         self._free: dict[int, None] = {}
         self._free_holding: dict[int, None] = {}
         self._to_tell: deque[int] = deque()  # workers with places to be sent
+        self._at_risk = 0  # units that are gone if a worker on another host dies now
         self._failed_starts = DeathCount(max_faults=3, max_kills=10)
         self._past_stats: Counter[str] = Counter()  # of workers that are gone
 
@@ -93,6 +122,8 @@ class Dispatch:
     @property
     def finished(self) -> bool:
         """Nothing is left to do or to wait for."""
+        if self._at_risk:
+            return False
         frontier = self.frontier
         encoded = frontier.done or (self._exhausted and not self._begun and frontier.idle)
         return encoded and self._files.finished
@@ -141,9 +172,9 @@ class Dispatch:
 
     # --- what a driver tells -----------------------------------------------------------------
 
-    def joined(self, worker: int) -> None:
-        """A worker was started. Its number was never given before."""
-        self.workers[worker] = WorkerState()
+    def joined(self, worker: int, *, here: bool = True) -> None:
+        """A worker was started, on the engine's host or elsewhere. Its number is a new one."""
+        self.workers[worker] = WorkerState(here=here)
 
     def received(self, worker: int, report: messages.Report) -> None:
         state, message = self.workers.get(worker), report.message
@@ -158,6 +189,8 @@ class Dispatch:
                 self._encoded(worker, state, message)
             case messages.UnitWritten():
                 self._written(worker, state, message)
+            case messages.UnitsSynced():
+                self._synced(state, message.units)
             case messages.TaskDone():
                 state.stats = message.stats
                 self._end_task(worker, state)
@@ -188,6 +221,7 @@ class Dispatch:
         for unit in state.held:
             del self._holders[unit]
             self.frontier.lost(unit)
+        again |= self._leave_unsynced(state)
         segment = self._segment_of(state)
         if segment is not None:
             again.add(segment.key)
@@ -267,7 +301,7 @@ class Dispatch:
         """Raised at once; but under a limit only when the work gets there: it may end before."""
         error, segment = from_wire(message.error), self._segment_of(state)
         encoding = isinstance(state.task, messages.EncodeTask | messages.TryRows)
-        if not self.settings.limited or not encoding or message.placing:
+        if not self.settings.limited or not encoding or message.step != "task":
             raise error
         if segment is not None:  # else it is complete without what could not be read
             segment.failure = error
@@ -299,10 +333,12 @@ class Dispatch:
         del self._holders[unit]
         self._tell(worker, state)
         self._sort(worker, state)
-        self._on_written(record)
-        self.frontier.written(record)
         segment = self._begun[unit.source, unit.segment]
         segment.note_written(record)
+        state.unsynced[unit] = UnsyncedUnit(segment, record)
+        self._at_risk += not state.here
+        self.books.written(record, here=state.here)
+        self.frontier.written(record, safe=state.here)
         done_bytes = 0
         if segment.complete:
             del self._begun[segment.key]
@@ -314,6 +350,37 @@ class Dispatch:
         if n.quarantined:
             fatal = [one.row for one in record.set_aside]
             self._on_event(events.Quarantine(segment.source.name, name, n.quarantined, fatal))
+
+    def _synced(self, state: WorkerState, units: list[UnitId]) -> None:
+        """Their worker has synced them: they are safe, whatever happens to it."""
+        safe = [unit for unit in units if state.unsynced.pop(unit, None) is not None]
+        if not state.here:
+            self._at_risk -= len(safe)
+            for unit in safe:
+                self.frontier.safe(unit)
+        self.books.synced(safe)
+
+    def _leave_unsynced(self, state: WorkerState) -> set[tuple[int, int]]:
+        """Its worker is gone. What it had not synced is left to the engine where both are on one
+        host and share its page cache; else it is lost. Returns the segments to do again."""
+        units = list(state.unsynced)
+        if state.here:
+            self.books.orphaned(units)
+            return set()
+        self._at_risk -= len(units)
+        self.books.lost(units)
+        for unit, (segment, record) in state.unsynced.items():
+            done_bytes = segment.segment.size if segment.complete else 0
+            segment.written.discard(unit.part)
+            self._begun[segment.key] = segment
+            self.frontier.unwritten(unit)
+            n = record.counts
+            self._on_event(
+                events.UnitLost(
+                    str(unit), n.rows, n.quarantined, n.tokens, n.text_bytes, done_bytes
+                )
+            )
+        return {segment.key for segment, _ in state.unsynced.values()}
 
     def _next_place(self, worker: int) -> Place | None:
         state = self.workers.get(worker)

@@ -37,6 +37,17 @@ class FileMade(Event, frozen=True, tag="file_made"):
     bytes: int
 
 
+class UnitLost(Event, frozen=True, tag="unit_lost"):
+    """A unit that was done is not: the host that wrote it had not synced it."""
+
+    unit: str
+    rows: int
+    quarantined: int
+    tokens: int
+    text_bytes: int
+    input_bytes: int
+
+
 class Resumed(Event, frozen=True, tag="resumed"):
     """A segment was done by an earlier run."""
 

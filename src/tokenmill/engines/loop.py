@@ -6,6 +6,8 @@ The channel may be a pipe to another process, or the engine itself (`--workers 0
 from __future__ import annotations
 
 import contextlib
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from tokenmill.engines import messages
@@ -13,6 +15,7 @@ from tokenmill.engines.messages import Channel
 from tokenmill.engines.unit import EncodedUnit, UnitWorker
 from tokenmill.inputs.segments import UnitId
 from tokenmill.output.file_tasks import FileWorker
+from tokenmill.output.journal import UnitRecord
 from tokenmill.system.disk import remove_file
 
 SPILL_SHARE = 4  # units that wait for their place may take 1/4 of this worker's memory
@@ -27,9 +30,10 @@ class WorkerLoop:
         """`spill`: the folder for units that wait; None: every unit is placed at once."""
         self.channel, self.spill = channel, spill
         self.held: dict[UnitId, EncodedUnit] = {}
-        self._sent = 0
+        self._sent, self._sending = 0, threading.Lock()
         self.worker: UnitWorker
         self.maker: FileWorker
+        self.after_writing: Callable[[UnitRecord], None] = lambda record: None
 
     def run(self, worker: UnitWorker | FileWorker) -> None:
         """Until the engine says stop."""
@@ -86,6 +90,7 @@ class WorkerLoop:
         if encoded.spilled is not None:
             remove_file(encoded.spilled)
         self.send(messages.UnitWritten(record, self.worker.session.stats))
+        self.after_writing(record)
 
     def _drain(self) -> None:
         """Write what has got its place meanwhile."""
@@ -93,5 +98,6 @@ class WorkerLoop:
             self.carry_out(messages.decode_to_worker(self.channel.receive()))
 
     def send(self, message: messages.FromWorker) -> None:
-        self._sent += 1
-        self.channel.send(messages.encode(messages.Report(self._sent, message)))
+        with self._sending:  # a thread that syncs reports, too
+            self._sent += 1
+            self.channel.send(messages.encode(messages.Report(self._sent, message)))

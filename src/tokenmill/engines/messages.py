@@ -85,6 +85,12 @@ class UnitWritten(_Message, frozen=True):
     stats: dict[str, int]  # of the worker so far: it may be ended after its last unit
 
 
+class UnitsSynced(_Message, frozen=True):
+    """The worker has synced the files of these units, which it wrote."""
+
+    units: list[UnitId]
+
+
 class TaskDone(_Message, frozen=True):
     """The segment is encoded; or none of the rows ended the worker."""
 
@@ -100,12 +106,14 @@ class FileMade(_Message, frozen=True):
 
 class Failure(_Message, frozen=True):
     error: list[str]
-    placing: bool = False  # while a unit was written, not while a segment was encoded
+    step: Literal["task", "place", "sync"] = "task"  # what failed
 
 
 Task = EncodeTask | TryRows | MakeFile
 ToWorker = Task | Place | Stop
-FromWorker = Ready | Activity | UnitSummary | UnitWritten | TaskDone | FileMade | Failure
+FromWorker = (
+    Ready | Activity | UnitSummary | UnitWritten | UnitsSynced | TaskDone | FileMade | Failure
+)
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True):

@@ -50,6 +50,13 @@ class Snapshot(msgspec.Struct, kw_only=True):
                 self.rows += event.rows
                 self.quarantined += event.quarantined
                 self.units += 1
+            case events.UnitLost():
+                self.bytes_done -= event.input_bytes
+                self.text_bytes -= event.text_bytes
+                self.tokens -= event.tokens
+                self.rows -= event.rows
+                self.quarantined -= event.quarantined
+                self.units -= 1
             case events.Resumed():
                 self.bytes_done += event.input_bytes
                 self.resumed_bytes += event.input_bytes
@@ -94,7 +101,7 @@ class EventLog:
         seconds = round(time.monotonic() - self._began, 3)
         self.snapshot.add(event)
         self.observer.event(seconds, event)
-        if isinstance(event, events.UnitDone | events.Resumed | events.FileMade):
+        if isinstance(event, events.UnitDone | events.UnitLost | events.Resumed | events.FileMade):
             return  # a run may have a million of them
         kept = self._speeds if isinstance(event, events.Speed) else self._others
         kept.append({"seconds": seconds, **msgspec.to_builtins(event)})

@@ -52,6 +52,22 @@ class Run(abc.ABC):
         """The worker that held this unit is gone."""
         return
 
+    def sync_failed(self, error: BaseException) -> None:
+        """In a worker, of units that it wrote."""
+        raise error
+
+
+class _NoUnits:
+    """The books of a run that encodes nothing."""
+
+    def written(self, record: UnitRecord, *, here: bool) -> None: ...
+
+    def synced(self, units: list[UnitId]) -> None: ...
+
+    def orphaned(self, units: list[UnitId]) -> None: ...
+
+    def lost(self, units: list[UnitId]) -> None: ...
+
 
 class FilesRun(Run):
     """Files made of tokens that are there already: other formats, or another dataset."""
@@ -71,7 +87,14 @@ class FilesRun(Run):
         # The longest first, or one worker would be at work on it while the others have none.
         files = sorted(files, key=lambda file: effort_of(job.settings, file), reverse=True)
         self.dispatch = Dispatch(
-            job.settings, self.settings, (), files=files, on_made=self._made, on_event=log.add
+            job.settings,
+            self.settings,
+            (),
+            (),
+            _NoUnits(),
+            files=files,
+            on_made=self._made,
+            on_event=log.add,
         )
 
     def _made(self, file: FileTask, message: FileMade) -> None:
@@ -105,7 +128,7 @@ class EncodingRun(Run):
             self.settings,
             _segments_in_order(self.plan, opened, supply),
             opened.durable,
-            on_written=self.books.written,
+            self.books,
             on_event=self.log.add,
         )
 
@@ -118,6 +141,9 @@ class EncodingRun(Run):
 
     def forget_spilled(self, unit: UnitId, pid: int) -> None:
         remove_file(spill_path(self.books.workspace.spill, unit, pid))
+
+    def sync_failed(self, error: BaseException) -> None:
+        self.books.worker_failed_to_sync(error)
 
 
 def _segments_in_order(

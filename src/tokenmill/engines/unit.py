@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import os
+import platform
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -110,8 +111,8 @@ class EncodedUnit:
 
 
 def spill_path(folder: Path, unit: UnitId, pid: int) -> Path:
-    """Named by the worker too: two workers may have had the same unit."""
-    return folder / f"{unit}-{pid}"
+    """Named by host and process too: two workers may have had the same unit."""
+    return folder / f"{unit}-{platform.node().replace('/', '_')[:64]}-{pid}"
 
 
 class UnitWorker:

@@ -6,7 +6,7 @@
         plan.json              created exclusively: what this output is bound to
         journal                units whose bytes are durable, self-checking records
         files/                 token files and indexes as they grow, under stable names
-        spill/                 units that had to wait for their place
+        spill/                 units that had to wait for their place (or in --scratch)
         cuts/                  how each downloaded input is cut: the file itself may go
         downloads/             inputs that are not kept (--no-keep-downloads)
         commit.json            the manifest and the names that are about to be given
@@ -20,12 +20,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import time
 from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import Any
 
 import msgspec
+import xxhash
 
 from tokenmill.errors import RefusedError
 from tokenmill.output.manifest import MANIFEST
@@ -57,13 +59,17 @@ class Workspace:
     manifest = MANIFEST
     run_record = "run.json"
 
-    def __init__(self, output: str | os.PathLike[str]) -> None:
+    def __init__(self, output: str | os.PathLike[str], scratch: str = "") -> None:
+        """`scratch`: a folder for units that wait for their place, which need not survive."""
         self.output = Path(output)
         self.work = self.output / WORK
         # A file that is not whole yet is never beside the dataset's.
         self.store: PlacedStore = PlacedFolder(output, scratch=self.work)
         self.files = self.output / FILES
         self.spill = self.work / "spill"
+        if scratch:  # of each output another folder there
+            path = os.fsencode(os.path.realpath(output))
+            self.spill = Path(scratch, f"tokenmill-{xxhash.xxh3_64_hexdigest(path)}")
         self.cuts = self.work / "cuts"
         self.downloads = self.work / "downloads"
         self.journal = self.work / JOURNAL
@@ -89,7 +95,6 @@ class Workspace:
         """Call only while holding the lock: its last holder may still be deleting the folder."""
         with explained("create the folder", self.work):
             make_folder(self.files)
-            make_folder(self.spill)
             sync_directory(self.work)
 
     def foreign_files(self) -> list[str]:
@@ -123,7 +128,15 @@ class Workspace:
     def clear_spill(self) -> None:
         remove_folder(self.spill)
         with explained("create the folder", self.spill):
-            make_folder(self.spill)
+            make_folder(self.spill.parent)
+            with contextlib.suppress(FileExistsError):
+                steps.disk.mkdir(self.spill, 0o700)
+            found = os.lstat(self.spill)
+        ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+        if self.spill.parent != self.work and not ours:
+            # Others may write to a folder for temporary files, and knew the name.
+            hint = "remove it, or give another --scratch"
+            raise RefusedError(f"{self.spill}: not a folder of yours", hint=hint)
 
     def clear_work(self) -> None:
         """Start over under the lock that is held: everything but the lock goes.
@@ -151,6 +164,7 @@ class Workspace:
         with explained("remove", self.work):
             for name in (self.plan, f"{WORK}/{JOURNAL}"):
                 self.store.remove(name)
+            remove_folder(self.spill)
             for path in [p for p in self.work.iterdir() if p.name != LOCK]:
                 remove_tree(path)
             unlink(self.work / LOCK)

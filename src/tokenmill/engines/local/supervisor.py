@@ -27,7 +27,7 @@ from tokenmill.engines.local.processes import (
 )
 from tokenmill.engines.local.worker import run_worker
 from tokenmill.engines.run import Run
-from tokenmill.errors import UsageError, WorkerError
+from tokenmill.errors import UsageError, WorkerError, from_wire
 from tokenmill.system.interrupts import signals_held
 from tokenmill.system.proc import read_stat
 
@@ -97,11 +97,14 @@ class LocalEngine:
             worker.hung_up = True
 
     def _handle(self, worker: Worker, report: messages.Report) -> None:
-        worker.heard = time.monotonic()
+        if not isinstance(report.message, messages.UnitsSynced):  # a thread's: no sign of progress
+            worker.heard = time.monotonic()
         if isinstance(report.message, messages.Activity):
             worker.note(report.message)
         elif isinstance(report.message, messages.Ready):
             self.run.seconds_starting = self.run.seconds_starting or worker.heard - self.began
+        elif isinstance(report.message, messages.Failure) and report.message.step == "sync":
+            self.run.sync_failed(from_wire(report.message.error))
         self.dispatch.received(worker.number, report)
 
     # --- workers -----------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Iterator
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -23,6 +23,8 @@ from tokenmill.engines import messages
 from tokenmill.engines.loop import StopRequest, WorkerLoop
 from tokenmill.engines.unit import UnitWorker, WorkerJob
 from tokenmill.errors import TokenmillError
+from tokenmill.inputs.segments import UnitId
+from tokenmill.output.durability import WorkerSync
 from tokenmill.output.file_tasks import FileJob, FileWorker
 from tokenmill.output.workspace import Workspace
 from tokenmill.settings import EncoderChoice
@@ -80,8 +82,12 @@ class _Loop(WorkerLoop):
     """In a process of its own: every error is sent to the coordinator as plain text."""
 
     def __init__(self, channel: messages.Channel, job: WorkerJob) -> None:
-        super().__init__(channel, Workspace(job.output).spill)
+        workspace = Workspace(job.output, job.run.scratch)
+        super().__init__(channel, workspace.spill)
         self.job = job
+        self.after_writing = WorkerSync(
+            workspace, job.run, self._report_sync, self._report_failed_sync
+        ).written
 
     def begin(self) -> None:
         try:
@@ -103,11 +109,21 @@ class _Loop(WorkerLoop):
         except (messages.ChannelClosed, StopRequest, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic in native code is no Exception
-            self._report(error, placing=isinstance(order, messages.Place))
+            self._report(error, "place" if isinstance(order, messages.Place) else "task")
 
-    def _report(self, error: BaseException, *, placing: bool = False) -> None:
+    def _report_sync(self, units: list[UnitId]) -> None:
+        self.send(messages.UnitsSynced(units))
+
+    def _report_failed_sync(self, error: BaseException) -> None:
+        with contextlib.suppress(messages.ChannelClosed):
+            if not isinstance(error, messages.ChannelClosed):
+                self._report(error, "sync")
+
+    def _report(
+        self, error: BaseException, step: Literal["task", "place", "sync"] = "task"
+    ) -> None:
         told = error if isinstance(error, TokenmillError) else _bug(error)
-        self.send(messages.Failure(told.to_wire(), placing))
+        self.send(messages.Failure(told.to_wire(), step))
 
 
 class _FileLoop(_Loop):
