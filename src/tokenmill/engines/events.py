@@ -23,6 +23,20 @@ class UnitDone(Event, frozen=True, tag="unit_done"):
     input_bytes: int  # of its segment, with the segment's last unit
 
 
+class FilesBegun(Event, frozen=True, tag="files_begun"):
+    """Files are made from now on, of tokens that are there."""
+
+    files: int
+    bytes: int  # about so many
+
+
+class FileMade(Event, frozen=True, tag="file_made"):
+    """A file, or a range of one, is made and durable."""
+
+    file: str
+    bytes: int
+
+
 class UnitLost(Event, frozen=True, tag="unit_lost"):
     """A unit that was done is not: the host that wrote it had not synced it."""
 

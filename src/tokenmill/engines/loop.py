@@ -13,8 +13,9 @@ from tokenmill.engines import messages
 from tokenmill.engines.messages import Channel
 from tokenmill.engines.unit import EncodedUnit, UnitWorker
 from tokenmill.inputs.segments import UnitId
+from tokenmill.output.file_tasks import FileWorker
 from tokenmill.output.journal import UnitRecord
-from tokenmill.output.spill import SpillFolder
+from tokenmill.system.spill import SpillFolder
 
 SPILL_SHARE = 4  # units that wait for their place may take 1/4 of this worker's memory
 
@@ -30,12 +31,16 @@ class WorkerLoop:
         self.held: dict[UnitId, EncodedUnit] = {}
         self._sent, self._sending = 0, threading.Lock()
         self.worker: UnitWorker
+        self.maker: FileWorker
         self.after_writing: Callable[[UnitRecord], None] = lambda record: None
 
-    def run(self, worker: UnitWorker) -> None:
+    def run(self, worker: UnitWorker | FileWorker) -> None:
         """Until the engine says stop."""
-        self.worker = worker
-        worker.spill_held = self._spill_held
+        if isinstance(worker, FileWorker):
+            self.maker = worker
+        else:
+            self.worker = worker
+            worker.spill_held = self._spill_held
         self.send(messages.Ready())
         with contextlib.suppress(StopRequest):
             while True:
@@ -49,6 +54,8 @@ class WorkerLoop:
             case messages.TryRows():
                 self.worker.try_rows(order, self._progress)
                 self.send(messages.TaskDone(self.worker.session.stats))
+            case messages.MakeFile():
+                self.send(messages.FileMade(*self.maker.make(order.file, self._making)))
             case messages.Place():
                 self._place(order)
             case messages.Stop():
@@ -71,6 +78,9 @@ class WorkerLoop:
     def _progress(self, doing: messages.Activity) -> None:
         self._drain()  # first: then what is announced is really next
         self.send(doing)
+
+    def _making(self, size: int) -> None:
+        self._progress(messages.Activity("make", 0, size=size))
 
     def _place(self, place: messages.Place) -> None:
         self.send(messages.Activity("write", place.unit.part))

@@ -16,6 +16,7 @@ FREQUENT = (
     events.UnitDone,
     events.UnitLost,
     events.Resumed,
+    events.FileMade,
     events.WorkersAtWork,
     events.Downloading,
 )
@@ -39,8 +40,18 @@ class Snapshot(msgspec.Struct, kw_only=True):
     fetch_total: int = 0
     fetching: int = 0  # files being downloaded
 
+    files_total: int = 0  # to be made of tokens that are there; ranges of large ones
+    files_made: int = 0
+    made_bytes: int = 0  # with those of files under way
+    make_total: int = 0  # about
+
     def add(self, event: events.Event) -> None:
         match event:
+            case events.FilesBegun():
+                self.files_total += event.files
+                self.make_total += event.bytes
+            case events.FileMade():
+                self.files_made += 1
             case events.UnitDone():
                 self.bytes_done += event.input_bytes
                 self.text_bytes += event.text_bytes

@@ -27,12 +27,12 @@ from tokenmill.inputs.segments import BATCH_BYTES, UNIT_BYTES, UnitId
 from tokenmill.inputs.source import Source
 from tokenmill.output.files import OutputFiles
 from tokenmill.output.journal import AsideRecord, PieceRecord, UnitRecord
-from tokenmill.output.spill import SpillFolder, spill_name
 from tokenmill.output.workspace import Workspace
 from tokenmill.settings import PlanSettings, RunSettings
 from tokenmill.system.disk import Buffer
 from tokenmill.system.memory import LONG_WORD_BYTES, WORDS_FACTOR, Budget, MemoryShare
 from tokenmill.system.proc import resident_bytes
+from tokenmill.system.spill import SpillFolder, spill_name
 from tokenmill.texts import count_strings, longest_word
 from tokenmill.tokenizer.bundled import Encoding
 from tokenmill.tokenizer.encoders.exact import ExactEncoder
@@ -50,7 +50,7 @@ CHECK_SEED = 0x746F6B656E
 ROW_BYTES = 16  # added for each row when units are cut: a billion empty rows are many units
 
 
-class WorkerJob(msgspec.Struct, frozen=True):
+class WorkerJob(msgspec.Struct, frozen=True, tag=True):
     """All a worker needs to know: small plain data, sent once."""
 
     settings: PlanSettings

@@ -28,9 +28,9 @@ import msgspec
 
 from tokenmill.errors import RefusedError, StorageError
 from tokenmill.output.manifest import MANIFEST
-from tokenmill.output.spill import SpillFolder, scratch_folder
 from tokenmill.system.disk import explained
 from tokenmill.system.lock import FileLock
+from tokenmill.system.spill import SpillFolder, scratch_folder
 from tokenmill.system.store import NotAFileError, PlacedFolder, PlacedStore, read_whole
 
 WORK = ".tokenmill"

@@ -15,7 +15,6 @@ import numpy as np
 import xxhash
 
 from tokenmill.errors import RefusedError, StorageError
-from tokenmill.inputs.segments import UnitId
 from tokenmill.system.disk import explained, make_private_folder, remove_folder
 from tokenmill.system.store import PlacedFolder, read_small
 
@@ -61,6 +60,6 @@ class SpillFolder(PlacedFolder):
             self.remove(name)
 
 
-def spill_name(unit: UnitId, pid: int) -> str:
+def spill_name(unit: object, pid: int) -> str:
     """Named by host and process too: two workers may have had the same unit."""
     return f"{unit}-{platform.node().replace('/', '_')[:64]}-{pid}"
