@@ -124,6 +124,12 @@ class Downloading(Event, frozen=True, tag="downloading"):
     files: int  # at a time
 
 
+class Making(Event, frozen=True, tag="making"):
+    """How many bytes of files are made, with those of files under way; once a second."""
+
+    made_bytes: int
+
+
 class DownloadNote(Event, frozen=True, tag="download_note"):
     """Something about a download that a person should know: a retry, a copy made again."""
 

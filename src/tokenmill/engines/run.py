@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
+from tokenmill.engines import events
 from tokenmill.engines.dispatch import Dispatch
 from tokenmill.engines.frontier import SegmentProgress
 from tokenmill.engines.messages import FileMade
@@ -103,7 +104,7 @@ class FilesRun(Run):
 
     def report(self) -> None:
         under_way = sum(state.made_bytes for state in self.dispatch.workers.values())
-        self.snapshot.made_bytes = self._done_bytes + under_way
+        self.log.progress(events.Making(self._done_bytes + under_way))
         self.log.tick()
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-import time
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
@@ -54,7 +53,6 @@ class Downloads:
         self._stop = threading.Event()
         self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._arrived: queue.SimpleQueue[int] = queue.SimpleQueue()  # sources
-        self._told, self._told_at = events.Downloading(0, 0, 0), 0.0  # of how far it is
         self._threads: list[threading.Thread] = []
         self._quiet = contextlib.ExitStack()
         # Threads download, one syncs and reports durable units, the main one cuts sources. What
@@ -170,11 +168,10 @@ class Downloads:
         """Tell the log how far the run and its downloads are."""
         while not self._notes.empty():
             log.add(events.DownloadNote(self._notes.get()))
-        now = events.Downloading(self.bytes_done, self.bytes_total, self.files_coming)
-        same_files = now.files == self._told.files
-        if now != self._told and not (same_files and time.monotonic() < self._told_at + 1):
-            self._told, self._told_at = now, time.monotonic()
-            log.add(now)
+        if self.bytes_total:
+            files = self.files_coming
+            now = events.Downloading(self.bytes_done, self.bytes_total, files)
+            log.progress(now, at_once=files != log.snapshot.fetching)
         while not self._arrived.empty():
             source = self.plan.sources[self._arrived.get()]
             log.add(events.Download(source.name, source.size))
