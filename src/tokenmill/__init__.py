@@ -19,14 +19,13 @@ if TYPE_CHECKING:
     from tokenmill.dataset.adopt import adopt
     from tokenmill.dataset.deep.comparison import DeepReport
     from tokenmill.dataset.deep.verification import verify_deep
-    from tokenmill.dataset.export import export
     from tokenmill.dataset.inspection import DocumentView, Summary, inspect, inspect_document
     from tokenmill.dataset.loader import Dataset, open_dataset
     from tokenmill.dataset.verification import Report, verify
     from tokenmill.doctor.pickling import PickleReport, explain_pickle
     from tokenmill.fineweb_parts import fineweb
     from tokenmill.output.result import Result
-    from tokenmill.pipeline import Fetched, download, prepare
+    from tokenmill.pipeline import Fetched, download, export, prepare
     from tokenmill.tokenizer.tokenizer import Tokenizer
 
 __all__ = [
@@ -58,14 +57,13 @@ _HOMES = {
     "tokenmill.dataset.adopt": {"adopt"},
     "tokenmill.dataset.deep.comparison": {"DeepReport"},
     "tokenmill.dataset.deep.verification": {"verify_deep"},
-    "tokenmill.dataset.export": {"export"},
     "tokenmill.dataset.inspection": {"DocumentView", "Summary", "inspect", "inspect_document"},
     "tokenmill.dataset.loader": {"Dataset", "open_dataset"},
     "tokenmill.dataset.verification": {"Report", "verify"},
     "tokenmill.doctor.pickling": {"PickleReport", "explain_pickle"},
     "tokenmill.fineweb_parts": {"fineweb"},
     "tokenmill.output.result": {"Result"},
-    "tokenmill.pipeline": {"Fetched", "download", "prepare"},
+    "tokenmill.pipeline": {"Fetched", "download", "export", "prepare"},
     "tokenmill.tokenizer.tokenizer": {"Tokenizer"},
 }
 
