@@ -6,7 +6,8 @@
     │   ├── TooLargeError          exit 2   a value or document that --memory does not hold
     │   ├── SpecialTokenError      exit 2   a special token's string in a text (a ValueError too)
     │   ├── UnknownTokenError      exit 2   an id that stands for nothing (a KeyError too)
-    │   └── UnknownSplitError      exit 2   a split that a dataset does not have (a KeyError too)
+    │   ├── UnknownSplitError      exit 2   a split that a dataset does not have (a KeyError too)
+    │   └── UnknownKeywordError    exit 2   a keyword that there is not (a TypeError too)
     ├── RefusedError               exit 2   we could, but it would destroy or mix something
     ├── BadRowError                exit 1   a row that is not text (file, row, reason)
     ├── SourceError                exit 1   an input that broke or changed while it was read
@@ -114,6 +115,13 @@ class _Report(BaseException):
         self.__notes__ = [f"hint: {self.hint}"]
         return self
 
+    def reword(self, change: Callable[[str], str]) -> None:
+        """Other words for the message and the hint."""
+        self.message = change(self.message)
+        self.args = (self.message,)
+        if self.hint:
+            self.advised(change(self.hint))
+
     def to_wire(self) -> list[str]:
         return [type(self).__name__, self.message, self.hint]
 
@@ -148,6 +156,10 @@ class UnknownSplitError(UsageError, KeyError):
     """A dataset is a Mapping, whose `get` and `in` expect a KeyError."""
 
     __str__ = Exception.__str__
+
+
+class UnknownKeywordError(UsageError, TypeError):
+    """Python itself raises TypeError here."""
 
 
 class RefusedError(TokenmillError):

@@ -12,11 +12,11 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tokenmill.amounts import counted, parse_bytes
+from tokenmill.amounts import counted, parse_bytes, parse_count
 from tokenmill.engines.events import FilesBegun
 from tokenmill.engines.local.forkserver import start_fork_server
 from tokenmill.engines.observer import EventLog, Observer
@@ -33,7 +33,7 @@ from tokenmill.output.file_maker import FileMaker, FileTask
 from tokenmill.output.file_tasks import FileJob, weight_of
 from tokenmill.output.journal import UnitRecord
 from tokenmill.output.manifest import Manifest
-from tokenmill.output.recovery import bound_revisions, open_job
+from tokenmill.output.recovery import bound_revisions, open_job, refuse_output
 from tokenmill.output.result import Result, warnings_of, write_run_record
 from tokenmill.output.workspace import WORK, Workspace
 from tokenmill.planning.empty_splits import refuse_surely_empty
@@ -46,6 +46,9 @@ from tokenmill.system.cache import keep_in_cache, read_from_cache
 from tokenmill.system.interrupts import Interrupts, interruptible
 from tokenmill.system.memory import fit_budget
 from tokenmill.system.store import Place
+
+if TYPE_CHECKING:
+    from tokenmill.planning.estimate import Estimate
 
 DOWNLOAD_TICK_SECONDS = 0.1
 
@@ -227,6 +230,22 @@ def with_needs(prepared: Proposal) -> Proposal:
     supply = make_supply(prepared, Workspace(prepared.output))
     supply.survey()
     return msgspec.structs.replace(prepared, needs=supply.needs())
+
+
+def forecast(
+    inputs: Any, output: str | os.PathLike[str], options: dict[str, Any], *, probe: bool = True
+) -> tuple[Proposal, Estimate]:
+    """For `plan`: the plan and what it would take. Writes nothing."""
+    from tokenmill.planning.estimate import make_estimate
+
+    wanted = make_options(options)
+    least = wanted.min_shard_tokens
+    prepared = propose(inputs, output, wanted, keep_listings=False)
+    if not prepared.run.overwrite:
+        refuse_output(prepared.plan, Workspace(output))
+    prepared = with_needs(prepared)
+    minimum = None if least is None else parse_count(least, what="--min-shard-tokens")
+    return prepared, make_estimate(prepared, probe=probe, min_shard_tokens=minimum)
 
 
 def _survey(
