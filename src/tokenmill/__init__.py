@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenmill._version import __version__
 from tokenmill.errors import TokenmillError
+from tokenmill.modules import pickle_package_by_name
 
 if TYPE_CHECKING:
     from tokenmill.dataset.adopt import adopt
@@ -68,6 +69,8 @@ _HOMES = {
     "tokenmill.pipeline": {"Fetched", "download", "prepare"},
     "tokenmill.tokenizer.tokenizer": {"Tokenizer"},
 }
+
+pickle_package_by_name()  # under dill too
 
 
 def __getattr__(name: str) -> Any:
