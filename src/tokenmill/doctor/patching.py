@@ -18,7 +18,6 @@ from typing import NamedTuple
 from tokenmill.tokenizer.bundled import ENCODINGS
 from tokenmill.tokenizer.tokenizer import Tokenizer
 
-
 OURS = "tokenmill.Tokenizer"
 # Tokenizers of others, which mostly pickle, if slowly.
 LEFT_ALONE = (
