@@ -104,6 +104,7 @@ RUN_CHANGES: dict[str, Free] = {
     "sync_seconds": Free(knobs={"sync_seconds": 0.0}),
     "sync_bytes": Free(knobs={"sync_bytes": 1}),
     "stuck_seconds": Free(knobs={"stuck_seconds": 5.0}),
+    "make_bytes": Free({"workers": 1}, knobs={"make_bytes": 0.0}),
 }
 
 
@@ -382,7 +383,7 @@ def input_case(job: Job, name: str) -> None:
 def free_case(job: Job, name: str, expected: dict[str, bytes]) -> None:
     """A run setting's change resumes what is durable, and ends identical."""
     free = RUN_CHANGES[name]
-    with mock.patch.object(option_module, "_test_knobs", return_value=free.knobs):
+    with mock.patch.object(option_module, "timer_knobs", return_value=free.knobs):
         made = option_module.run_settings(
             make_options(job.options(**free.options)),
             _budget(job, **free.options),

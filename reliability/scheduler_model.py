@@ -23,6 +23,7 @@ from tokenmill.engines.hunt import Cause, WorkerEnd
 from tokenmill.errors import SourceError, TokenmillError, WorkerError
 from tokenmill.inputs.segments import Segment, UnitId
 from tokenmill.inputs.source import Source
+from tokenmill.output.file_maker import FileTask
 from tokenmill.output.journal import AsideRecord, UnitRecord
 from tokenmill.planning.options import make_options, plan_settings
 from tokenmill.settings import OnBadRow, PlanSettings, RunSettings
@@ -74,6 +75,8 @@ class Scene:
     stalls: int = 0
     resumes: int = 0  # the engine itself is killed
     waits: int = 0  # a source is not there yet
+    files: int = 0  # to make, beside the units
+    fatal_file: int = -1  # which of them ends every worker
     elsewhere: bool = False  # some workers are on other hosts: what they did not sync dies too
     noise: bool = False  # messages come twice, or after the death of their worker
     seed: int = 0
@@ -220,6 +223,9 @@ class Worker:
                 return
             case messages.EncodeTask():
                 error = yield from self._encode(order)
+            case messages.MakeFile():
+                yield from self._make(order)
+                return
             case messages.TryRows():
                 error = yield from self._try_rows(order)
         self.segment = None
@@ -262,6 +268,14 @@ class Worker:
                     yield messages.Activity("encode", wanted.part, number, 1, 1)
                     self._survive(row, checked=wanted.check)
         return None
+
+    def _make(self, order: messages.MakeFile) -> Iterator[messages.FromWorker]:
+        for _ in range(2):
+            yield from self._drain()
+            yield messages.Activity("make", 0, size=1)
+            if order.file.number == self.world.scene.fatal_file:
+                raise WorkerDeath("fault")
+        yield messages.FileMade([(2, order.file.number)], {})
 
     def _survive(self, row: Row, *, checked: bool) -> None:
         if row.fatal in ("fault", "kill"):
@@ -332,6 +346,7 @@ class World:
     scene: Scene
     written: dict[UnitId, UnitRecord] = field(default_factory=dict)  # in this life of the engine
     durable: dict[UnitId, UnitRecord] = field(default_factory=dict)  # from lives before it
+    made: list[int] = field(default_factory=list)  # files, in all lives: each is noted at once
     synced: set[UnitId] = field(default_factory=set)  # by the worker that wrote them
 
     def __post_init__(self) -> None:
@@ -360,6 +375,8 @@ class World:
             self._segments(),
             list(self.durable.values()),
             self.journal,
+            files=[file_task(n) for n in range(self.scene.files) if n not in self.made],
+            on_made=self._note_made,
         )
         for _ in range(self.scene.workers):
             self._start_worker()
@@ -389,9 +406,14 @@ class World:
         self.workers[self.started] = Worker(self.started, self)
         self.dispatch.joined(self.started, here=self.workers[self.started].here)
 
+    def _note_made(self, file: FileTask, message: messages.FileMade) -> None:
+        assert message.pieces == [(2, file.number)], "another file's"
+        assert file.number not in self.made, f"file {file.number} was made twice"
+        self.made.append(file.number)
+
     def run(self) -> None:
         """Until the engine says that it has finished. Raises what it raises."""
-        rows = sum(len(unit.rows) for unit in self.units.values())
+        rows = sum(len(unit.rows) for unit in self.units.values()) + 2 * self.scene.files
         bound = 3000 + 400 * (rows + len(self.units)) * (1 + self.scene.resumes)
         while True:
             self.steps += 1
@@ -415,12 +437,15 @@ class World:
         states = self.dispatch.workers.values()
         if all(state.task is not None or not state.ready for state in states):
             return
+        given = [s.task.file.number for s in states if isinstance(s.task, messages.MakeFile)]
+        assert len(given) == len(set(given)), "two workers make the same file"
+        assert len(given) + len(self.made) == self.scene.files, "nobody makes a file"
         if self.dispatch.frontier.limit_reached:
             return
         tasks = [
             task.work.segment if isinstance(task, messages.TryRows) else task.segment
             for task in (state.task for state in states)
-            if task is not None
+            if isinstance(task, messages.TryRows | messages.EncodeTask)
         ]
         busy = [(segment.source, segment.number) for segment in tasks]
         assert len(busy) == len(set(busy)), "two workers have the same segment"
@@ -494,6 +519,10 @@ class World:
         self._begin()
 
 
+def file_task(number: int) -> FileTask:
+    return FileTask(f"file-{number}", 0, 0, "train", number, 1, 0, 1, 0, 1)
+
+
 def play(scene: Scene) -> World:
     """Run a scene to its end and check what came out; raises AssertionError."""
     world = World(scene)
@@ -515,6 +544,8 @@ def play(scene: Scene) -> World:
     assert sorted(records) == [record.unit for record in expected], "a unit is lost, or extra"
     assert [records[record.unit] for record in expected] == expected, "a unit has a wrong place"
     assert scene.broken not in records, "it cannot be read"
+    assert sorted(world.made) == list(range(scene.files)), "a file is missing"
+    assert not 0 <= scene.fatal_file < scene.files, "it ends every worker"
     if expected:
         assert world.dispatch.frontier.state == expected[-1].after
     if scene.strict:
@@ -531,6 +562,10 @@ def _check_error(world: World, error: TokenmillError) -> None:
             assert scene.broken in within, "the limit comes before what cannot be read"
         return
     assert isinstance(error, WorkerError), f"not expected: {error!r}"
+    if error.message.startswith("file-"):
+        to_blame = error.message.startswith(f"file-{scene.fatal_file}:")
+        assert to_blame or not scene.strict, error.message
+        return
     if error.message.startswith("row "):
         assert scene.on_bad_row == "stop"
         source, segment, row = map(int, error.message.removeprefix("row ").split("."))

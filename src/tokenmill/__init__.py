@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenmill._version import __version__
 from tokenmill.errors import TokenmillError
+from tokenmill.modules import pickle_package_by_name
 
 if TYPE_CHECKING:
     from tokenmill.api import (
@@ -90,6 +91,8 @@ _HOMES = {
     "tokenmill.pipeline": {"Fetched"},
     "tokenmill.tokenizer.tokenizer": {"Tokenizer"},
 }
+
+pickle_package_by_name()  # under dill too
 
 
 def __getattr__(name: str) -> Any:

@@ -215,3 +215,4 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     sync_seconds: float = 2.0
     sync_bytes: int = 256_000_000
     stuck_seconds: float = 60.0
+    make_bytes: float = 32_000_000  # of files to make: fewer are not worth the start of workers

@@ -23,8 +23,6 @@ WRITERS = (
     "system.cache",
     "system.lock",
     "system.store",
-    "output.files",
-    "output.workspace",
 )
 
 

@@ -89,6 +89,17 @@ class GroupedCommand(click.Command):
                 formatter.write_dl(records)
 
 
+class FiledArgument(click.Argument):
+    """An argument that a file may give too, where none is typed."""
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, Any]:
+        value, source = super().consume_value(ctx, opts)
+        filed = (ctx.default_map or {}).get(self.name or "")
+        if filed and not opts.get(self.name or ""):
+            return filed, ParameterSource.DEFAULT_MAP
+        return value, source
+
+
 class OrderedGroup(click.Group):
     """Lists its commands in the order in which they were added."""
 

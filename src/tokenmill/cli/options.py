@@ -8,9 +8,11 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from tokenmill.cli.config import CONFIG_HELP, use_config
 from tokenmill.cli.help import (
     WHOLE_NUMBER,
     Command,
+    FiledArgument,
     GroupedCommand,
     choices,
     complete_format,
@@ -32,7 +34,7 @@ def echo_json(value: object, err: bool = False) -> None:
 def _encoder_check(context: click.Context, option: click.Parameter, value: str) -> str:
     if not context.meta.get(NO_CHECK):
         return value
-    given = context.get_parameter_source("encoder_check") is not ParameterSource.DEFAULT
+    given = context.get_parameter_source("encoder_check") is ParameterSource.COMMANDLINE
     if given and value != "none":
         raise click.UsageError(f"--no-encoder-check contradicts --encoder-check {value}")
     return "none"
@@ -49,8 +51,18 @@ def command(*lines: str, **attributes: Any) -> Callable[[Command], click.Command
     )
 
 
+CONFIG = click.option(
+    "--config",
+    metavar="FILE",
+    type=click.Path(),
+    is_eager=True,
+    expose_value=False,
+    callback=use_config,
+    help=CONFIG_HELP,
+)
+
 INPUTS = [
-    click.argument("inputs", nargs=-1, required=True, type=click.Path()),
+    click.argument("inputs", nargs=-1, required=True, type=click.Path(), cls=FiledArgument),
     click.option(
         "-o",
         "--output",
@@ -322,6 +334,13 @@ RUN = [
     JSON,
 ]
 
+SAVE = click.option(
+    "--save",
+    metavar="FILE",
+    type=click.Path(),
+    help="Also write the options to a new TOML file, for --config.",
+)
+
 RUN_ONLY = [
     click.option(
         "--download-only",
@@ -350,7 +369,7 @@ def with_options(*options: Callable[[Command], Command]) -> Callable[[Command], 
 
 
 _TOKENIZER = grouped("Tokenizer", *TOKENIZER, BOS)
-_MAKING = (*grouped("Splits and rows", *SPLITS), *grouped("Run", *RUN))
+_MAKING = (*grouped("Splits and rows", *SPLITS), *grouped("Run", CONFIG, *RUN))
 plan_options = with_options(
     *INPUTS[:1],
     *grouped("Input", *READING),
@@ -371,5 +390,6 @@ no_probe = with_options(
         click.option(
             "--no-probe", is_flag=True, help="Do not read and encode samples for two seconds."
         ),
+        SAVE,
     )
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokenmill.cli.config import refuse_existing, save_config
 from tokenmill.cli.help import flag_places
 from tokenmill.cli.options import (
     command,
@@ -18,7 +19,7 @@ from tokenmill.cli.options import (
     plan_options,
     run_options,
 )
-from tokenmill.errors import EXIT_OK, EXIT_QUARANTINED, safe
+from tokenmill.errors import EXIT_OK, EXIT_QUARANTINED, printable, safe
 
 if TYPE_CHECKING:
     from tokenmill.planning.make import Proposal
@@ -47,6 +48,7 @@ def same_command() -> str:
     "tokenmill prepare novels.txt -o out --text-separator '\\n\\n'",
     "tokenmill prepare 'hf://datasets/ORG/NAME@main/data/*.parquet' -o out",
     "tokenmill prepare s3://bucket/corpus/ https://host/more.jsonl.gz -o out",
+    "tokenmill prepare --config tokenmill.toml",
 )
 @plan_options
 @run_options
@@ -103,8 +105,7 @@ def run_prepare(
         start_fork_server(**options)
     from tokenmill import pipeline
     from tokenmill.cli import summary
-    from tokenmill.cli.progress import JsonProgress, LiveProgress, PlainProgress
-    from tokenmill.engines.observer import Observer
+    from tokenmill.cli.progress import shown_progress
     from tokenmill.output.workspace import Workspace
 
     def on_plan(prepared: Proposal) -> None:
@@ -112,13 +113,10 @@ def run_prepare(
         _begun = not download_only
         if not download_only:
             Workspace(output).put_command(safe(same_command()))
-        if not quiet:
+        if not quiet and progress != "json":
             click.echo("\n".join(summary.plan_lines_before(prepared)), err=True)
 
-    shown: type[Observer] = LiveProgress if sys.stderr.isatty() else PlainProgress
-    if quiet or progress == "json":
-        shown, quiet = Observer if quiet else JsonProgress, True
-    with shown() as observer:
+    with shown_progress(quiet, progress) as observer:
         options |= {"observer": observer, "on_plan": on_plan}
         if download_only:
             fetched = pipeline.download(inputs, output, **options)
@@ -135,17 +133,24 @@ def run_prepare(
     "tokenmill plan data/ -o out --format llmc",
     "tokenmill plan data/*.jsonl.gz -o out --json",
     "tokenmill plan data/ -o out --format llmc --min-shard-tokens 1M --no-probe",
+    "tokenmill plan data/ -o out --format llmc --save tokenmill.toml",
     short_help="Say what `prepare` would read, write, need and take.",
 )
 @plan_options
 @no_probe
 def plan(
-    inputs: tuple[str, ...], output: str, as_json: bool, no_probe: bool, **options: Any
+    inputs: tuple[str, ...],
+    output: str,
+    as_json: bool,
+    no_probe: bool,
+    save: str | None,
+    **options: Any,
 ) -> None:
     """Show what `prepare` with the same arguments would read, write, need and take.
 
-    Writes nothing. Tokens are exact where all sources have FineWeb's column token_count and the
-    tokenizer is gpt2; else they, and the time, are estimated from a probe of two seconds.
+    Writes nothing but the file of --save. Tokens are exact where all sources have FineWeb's
+    column token_count and the tokenizer is gpt2; else they, and the time, are estimated from a
+    probe of two seconds.
     """
     from tokenmill.amounts import parse_count
     from tokenmill.tokenizer.encoders.awkward_stand_in import use_stand_in
@@ -159,6 +164,8 @@ def plan(
     from tokenmill.planning.estimate import make_estimate
     from tokenmill.planning.options import make_options
 
+    if save is not None:
+        refuse_existing(save)
     least = options["min_shard_tokens"]
     prepared = propose(list(inputs), output, make_options(options), keep_listings=False)
     if not prepared.run.overwrite:
@@ -169,7 +176,11 @@ def plan(
         probe=not no_probe,
         min_shard_tokens=None if least is None else parse_count(least, what="--min-shard-tokens"),
     )
+    if save is not None:
+        save_config(save, click.get_current_context())
     if as_json:
         echo_json(plan_dict(prepared, estimate))
-    else:
-        click.echo("\n".join([*plan_lines_before(prepared), *plan_lines(prepared, estimate)]))
+        return
+    click.echo("\n".join([*plan_lines_before(prepared), *plan_lines(prepared, estimate)]))
+    if save is not None:
+        click.echo(f"saved: tokenmill prepare --config {shlex.quote(printable(save))}")

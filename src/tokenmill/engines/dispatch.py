@@ -22,9 +22,11 @@ from tokenmill.engines import events, messages
 from tokenmill.engines.events import Event
 from tokenmill.engines.frontier import Frontier, SegmentProgress
 from tokenmill.engines.hunt import MAX_ASIDE, MAX_DEATHS, DeathCount, FatalRowSearch, WorkerEnd
+from tokenmill.engines.making import FilesToMake
 from tokenmill.engines.messages import Activity, Place, Task
 from tokenmill.errors import WorkerError, from_wire
 from tokenmill.inputs.segments import UnitId
+from tokenmill.output.file_maker import FileTask
 from tokenmill.output.journal import UnitRecord
 from tokenmill.settings import PlanSettings, RunSettings
 from tokenmill.tokens.counts import State
@@ -69,6 +71,7 @@ class WorkerState:
         self.held: set[UnitId] = set()  # encoded and not yet written
         self.to_place: deque[Place] = deque()
         self.placing: deque[UnitId] = deque()  # sent and not yet written, in order
+        self.made_bytes = 0  # of the file that it makes
         self.unsynced: dict[UnitId, UnsyncedUnit] = {}  # written
         self.stats: dict[str, int] = {}
         self.reports = 0
@@ -91,13 +94,17 @@ class Dispatch:
         durable: Iterable[UnitRecord],
         books: Books,
         *,
+        files: Iterable[FileTask] = (),
+        on_made: Callable[[FileTask, messages.FileMade], None] = lambda *_: None,
         on_event: Callable[[Event], None] = lambda _: None,
     ) -> None:
-        """`segments`: in document order; None: there will be more, but not yet."""
+        """`segments`: in document order; None: there will be more, but not yet. `files`: to be
+        made of what is there already; in the order in which they are handed out."""
         self.settings, self.run = settings, run
         self.frontier = Frontier(settings, durable)
         self.workers: dict[int, WorkerState] = {}
-        self.books, self._on_event = books, on_event
+        self.books, self._on_made, self._on_event = books, on_made, on_event
+        self._files = FilesToMake(files)
         self._segments, self._exhausted = iter(segments), False
         self._begun: dict[tuple[int, int], SegmentProgress] = {}  # and not completely written
         self._again: list[tuple[int, int]] = []  # keys of segments that need a worker, a heap
@@ -118,7 +125,8 @@ class Dispatch:
         if self._at_risk:
             return False
         frontier = self.frontier
-        return frontier.done or (self._exhausted and not self._begun and frontier.idle)
+        encoded = frontier.done or (self._exhausted and not self._begun and frontier.idle)
+        return encoded and self._files.finished
 
     def orders(self) -> Iterator[tuple[int, messages.ToWorker]]:
         """All that can be handed out now: the worker, and what it is to be told."""
@@ -141,11 +149,16 @@ class Dispatch:
         if place is not None or state is None or not state.ready or state.task is not None:
             return place
         segment = self._next_segment()
-        if segment is None:
+        file = self._files.next() if segment is None else None
+        if segment is not None:
+            state.task, state.doing = segment.task, Activity("read", 0)
+        elif file is not None:
+            state.task, state.doing = messages.MakeFile(file), Activity("make", 0)
+            state.made_bytes = 0
+        else:
             return None
-        state.task, state.doing = segment.task, Activity("read", 0)
         self._sort(worker, state)
-        if state.searching:
+        if state.searching and segment is not None:
             self._on_event(events.RowsTried(segment.source.name, segment.segment.number))
         return state.task
 
@@ -171,6 +184,7 @@ class Dispatch:
         match message:
             case messages.Activity():
                 state.doing = message
+                state.made_bytes += message.size if message.step == "make" else 0
             case messages.UnitSummary():
                 self._encoded(worker, state, message)
             case messages.UnitWritten():
@@ -180,6 +194,8 @@ class Dispatch:
             case messages.TaskDone():
                 state.stats = message.stats
                 self._end_task(worker, state)
+            case messages.FileMade():
+                self._made(worker, state, message)
             case messages.Ready():
                 state.ready = True
                 self._failed_starts = DeathCount(max_faults=3, max_kills=10)
@@ -209,9 +225,14 @@ class Dispatch:
         segment = self._segment_of(state)
         if segment is not None:
             again.add(segment.key)
-        if state.placing and (segment is None or state.doing.step == "write"):
+        file = state.task.file if isinstance(state.task, messages.MakeFile) else None
+        if file is not None:
+            self._files.again(file)
+        if state.placing and (state.task is None or state.doing.step == "write"):
             unit = state.placing[0]
             self._count_death(self._begun[unit.source, unit.segment], unit.part, end)
+        elif file is not None:
+            self._files.died(file, end)
         elif segment is not None and state.searching:
             again.remove(segment.key)  # the search asks for it again
             self._died_searching(segment, state.doing, end)
@@ -268,12 +289,23 @@ class Dispatch:
             segment.search.survived()
             self._go_on_searching(segment, segment.search)
 
+    def _made(self, worker: int, state: WorkerState, message: messages.FileMade) -> None:
+        assert isinstance(state.task, messages.MakeFile)
+        file, state.task, state.made_bytes = state.task.file, None, 0
+        self._sort(worker, state)
+        self._files.made()
+        self._on_made(file, message)
+        self._on_event(events.FileMade(file.name, sum(length for length, _ in message.pieces)))
+
     def _failed(self, worker: int, state: WorkerState, message: messages.Failure) -> None:
         """Raised at once; but under a limit only when the work gets there: it may end before."""
         error, segment = from_wire(message.error), self._segment_of(state)
-        if not self.settings.limited or segment is None or message.step != "task":
+        encoding = isinstance(state.task, messages.EncodeTask | messages.TryRows)
+        if not self.settings.limited or not encoding or message.step != "task":
             raise error
-        segment.failure, state.task = error, None
+        if segment is not None:  # else it is complete without what could not be read
+            segment.failure = error
+        state.task = None
         self._sort(worker, state)
 
     def _sort(self, worker: int, state: WorkerState) -> None:

@@ -441,10 +441,8 @@ def _dtype(options: Options, fmt: Format, vocab_size: int) -> Dtype:
 
 def one_of(what: str, value: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
-        raise UsageError(
-            f"{what} {value!r}: must be one of {', '.join(allowed)}",
-            hint=did_you_mean(value, allowed).strip(),
-        )
+        hint = did_you_mean(value, allowed).strip()
+        raise UsageError(f"{what} {value!r}: must be one of {', '.join(allowed)}", hint=hint)
     return value
 
 
@@ -468,14 +466,14 @@ def run_settings(options: Options, budget: Budget, encoding: Encoding) -> RunSet
         keep_downloads=options.keep_downloads,
         downloads=options.downloads,
         scratch=os.path.abspath(options.scratch) if options.scratch else "",
-        **_test_knobs(),
+        **timer_knobs(),
     )
 
 
-def _test_knobs() -> dict[str, Any]:
+def timer_knobs() -> dict[str, Any]:
     """Timers that tests shorten; a user has no reason to."""
     knobs = {}
-    for name in ("sync_seconds", "stuck_seconds"):
+    for name in ("sync_seconds", "stuck_seconds", "make_bytes"):
         value = os.environ.get(f"TOKENMILL_{name.upper()}")
         if value and value.replace(".", "", 1).isdigit():
             knobs[name] = float(value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 
-# Arrow's allocator reads this when pyarrow is loaded: milliseconds until freed memory is given back.
+# Read by Arrow's allocator when pyarrow is loaded: milliseconds until freed memory is given back.
 ENVIRONMENT = {"MIMALLOC_PURGE_DELAY": "10000"}
 
 KEPT_BYTES = 32 << 20  # at the end of the heap; larger blocks are given back when they are freed

@@ -38,8 +38,9 @@ def _preload(wanted: dict[str, Any]) -> None:
             os.environ.pop(name, None)
         if wanted["threads"] is not None:
             os.environ[THREADS_VARIABLE] = wanted["threads"]
-        encoding = find_encoding(wanted["tokenizer"], wanted["pattern"])
-        worker.preload(encoding, wanted["encoder"], wanted["check"])
+        if wanted["tokenizer"]:  # none: files are made of tokens
+            encoding = find_encoding(wanted["tokenizer"], wanted["pattern"])
+            worker.preload(encoding, wanted["encoder"], wanted["check"])
         if wanted["shared"]:
             # As the caller would find them. One that came meanwhile was not for its processes.
             for number in signal.sigpending() & set(SIGNALS):

@@ -25,6 +25,7 @@ from tokenmill.engines.unit import UnitWorker, WorkerJob
 from tokenmill.errors import TokenmillError
 from tokenmill.inputs.segments import UnitId
 from tokenmill.output.durability import WorkerSync
+from tokenmill.output.file_tasks import FileJob, FileWorker
 from tokenmill.output.workspace import Workspace
 from tokenmill.settings import EncoderChoice
 from tokenmill.system import failpoints
@@ -72,7 +73,9 @@ def run_worker(connection: Any, job: bytes, inherited: list[Any]) -> None:
     _die_with_parent()
     failpoints.enter("worker")
     with contextlib.suppress(messages.ChannelClosed):
-        _Loop(PipeChannel(connection), msgspec.msgpack.decode(job, type=WorkerJob)).begin()
+        task: WorkerJob | FileJob = msgspec.msgpack.decode(job, type=WorkerJob | FileJob)
+        channel = PipeChannel(connection)
+        (_FileLoop(channel, task) if isinstance(task, FileJob) else _Loop(channel, task)).begin()
     # No clean-up of other people's state: a forked child must not run the parent's exit handlers.
     os._exit(0)
 
@@ -89,15 +92,18 @@ class _Loop(WorkerLoop):
         ).written
 
     def begin(self) -> None:
-        encoder = _preloaded.get(_key(self.job.encoding, self.job.run.encoder))
         try:
-            worker = UnitWorker(self.job, encoder)
+            worker = self._open()
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
             self._report(error)
         else:
             self.run(worker)
+
+    def _open(self) -> UnitWorker | FileWorker:
+        encoder = _preloaded.get(_key(self.job.encoding, self.job.run.encoder))
+        return UnitWorker(self.job, encoder)
 
     def carry_out(self, order: messages.ToWorker) -> None:
         try:
@@ -120,6 +126,17 @@ class _Loop(WorkerLoop):
     ) -> None:
         told = error if isinstance(error, TokenmillError) else _bug(error)
         self.send(messages.Failure(told.to_wire(), step))
+
+
+class _FileLoop(_Loop):
+    """Of a worker that makes files, and opens no encoder."""
+
+    def __init__(self, channel: messages.Channel, job: FileJob) -> None:
+        WorkerLoop.__init__(self, channel, None)
+        self._file_job = job
+
+    def _open(self) -> FileWorker:
+        return FileWorker(self._file_job)
 
 
 def _bug(error: BaseException) -> TokenmillError:
