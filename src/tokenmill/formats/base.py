@@ -46,7 +46,10 @@ class Shard(Protocol):
         """Tokens of each document, some documents at a time."""
 
     def blocks(self) -> Iterator[tuple[Array, I64]]:
-        """Tokens and lengths of whole documents, some at a time."""
+        """Tokens and lengths of whole documents, some at a time, and at least one."""
+
+    def bare(self) -> Iterator[Array]:
+        """All tokens, some at a time, wherever documents end."""
 
     def origins(self) -> Iterator[tuple[list[str], I64, I64]]:
         """Names of sources, and source and row of each document, in step with `lengths`."""
@@ -175,6 +178,8 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     document_bytes: Callable[[Layout, I64], I64] = lambda layout, lengths: (
         lengths * itemsize(layout)
     )
+    # Memory for each token of a document that is written in one piece (docs/log.md); 0: it is not.
+    document_memory: int = 0
     effort: int = 1  # to write a byte of it, beside a plain format's
     # Buffers of a framed token file; what the generator returns is kept for `whole`.
     write: Callable[[Shard], Generator[Any, None, Info | None]] | None = None

@@ -81,6 +81,7 @@ HF = base.Format(
     files="`train/data-00000-of-00001.arrow`, `dataset_dict.json` ...",
     named=False,
     framed=True,
+    document_memory=16,
     file_name=base.file_names("{split}/data-{number:05d}-of-{of:05d}.arrow"),
     trainer_glob=base.globs("{split}/data-*.arrow"),
     load_lines=base.lines(

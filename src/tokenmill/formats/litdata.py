@@ -27,8 +27,7 @@ def _write(shard: base.Shard) -> Generator[base.Array, None, None]:
     yield np.array([shard.documents, at], "<u4")
     for _, ends in base.spans((lengths * size for lengths in shard.lengths()), at):
         yield ends.astype("<u4")
-    for tokens, _ in shard.blocks():
-        yield tokens
+    yield from shard.bare()
 
 
 def _whole(

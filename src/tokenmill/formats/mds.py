@@ -186,6 +186,7 @@ MDS = base.Format(
     shard_tokens=SHARD_TOKENS,
     framed=True,
     effort=3,
+    document_memory=16,
     compressible=True,
     check=_check,
     file_name=base.file_names("{split}/shard.{number:05d}.mds{packed}"),
