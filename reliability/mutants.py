@@ -20,7 +20,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "output/durability.py", "self._files.sync(file)", "pass",
     ),
     "new token files' names not synced": (
-        "output/durability.py", "sync_directory(self.workspace.files)", "pass",
+        "output/durability.py", "self._files.sync_names(\"\")", "pass",
     ),
     "the journal not synced": (
         "system/store.py", "write_all(fd, content, length)\n                steps.disk.fsync(fd)",
@@ -57,12 +57,12 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "disk.replace(temporary, path)",
     ),
     "the output folder's own name not synced": (
-        "output/workspace.py", "(self.output, *(new.parent for new in lock.made))", "(self.output,)",
+        "system/store.py", "(self.path, *(new.parent for new in lock.made))", "(self.path,)",
     ),
     "a removed dataset's names not synced": (
         "output/workspace.py",
-        '            self.store.sync_names("")\n            self.store.remove(self.removing)',
-        "            self.store.remove(self.removing)",
+        '        self.store.sync_names("")\n        self.store.remove(self.removing)',
+        "        self.store.remove(self.removing)",
     ),
     # --- a rename or an order ---
     "small files written in place": (
@@ -121,7 +121,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
     # --- cleaning up ---
     "the work folder stays": (
-        "output/workspace.py", "            unlink(self.work / LOCK)\n", "",
+        "output/workspace.py", "        self.store.remove(f\"{WORK}/{LOCK}\")\n", "",
     ),
     "temporary files beside the dataset": (
         "output/workspace.py", "PlacedFolder(output, scratch=self.work)", "PlacedFolder(output)",

@@ -194,7 +194,7 @@ def finished(job: Job) -> None:
 
 def _stop_at(job: Job, owner: Any, name: str, when: Callable[..., bool]) -> None:
     with stopped(owner, name, when):
-        tokenmill.prepare(job.paths, job.output, **job.options())
+        tokenmill.prepare(job.paths, job.output, quiet=True, **job.options())
 
 
 def unfinished(job: Job) -> None:

@@ -63,6 +63,11 @@ def show_count(number: float, unit: str = "") -> str:
     return f"{number:.0f}{unit}"
 
 
+def counted(number: int, noun: str) -> str:
+    """1 -> '1 document', 2000 -> '2,000 documents'."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def show_duration(seconds: float) -> str:
     """63.2 -> '1:03 min'."""
     if seconds < 60:

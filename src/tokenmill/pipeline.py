@@ -12,17 +12,17 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tokenmill.amounts import parse_bytes
+from tokenmill.amounts import counted, parse_bytes, parse_count
 from tokenmill.engines.events import FilesBegun
 from tokenmill.engines.local.forkserver import start_fork_server
 from tokenmill.engines.observer import EventLog, Observer
 from tokenmill.engines.run import EncodingRun, FilesRun, Run
 from tokenmill.engines.supply import Downloads
-from tokenmill.errors import TokenmillError, UsageError
+from tokenmill.errors import Interrupted, TokenmillError, UsageError
 from tokenmill.formats import copies_of
 from tokenmill.inputs.hf_dataset import chosen_splits, dataset_files, is_dataset
 from tokenmill.inputs.kinds import refuse_changed
@@ -33,7 +33,7 @@ from tokenmill.output.file_maker import FileMaker, FileTask
 from tokenmill.output.file_tasks import FileJob, weight_of
 from tokenmill.output.journal import UnitRecord
 from tokenmill.output.manifest import Manifest
-from tokenmill.output.recovery import bound_revisions, open_job
+from tokenmill.output.recovery import bound_revisions, open_job, refuse_output
 from tokenmill.output.result import Result, warnings_of, write_run_record
 from tokenmill.output.workspace import WORK, Workspace
 from tokenmill.planning.empty_splits import refuse_surely_empty
@@ -46,6 +46,9 @@ from tokenmill.system.cache import keep_in_cache, read_from_cache
 from tokenmill.system.interrupts import Interrupts, interruptible
 from tokenmill.system.memory import fit_budget
 from tokenmill.system.store import Place
+
+if TYPE_CHECKING:
+    from tokenmill.planning.estimate import Estimate
 
 DOWNLOAD_TICK_SECONDS = 0.1
 
@@ -131,8 +134,8 @@ def _prepare(
         if manifest is None:
             if not is_new:
                 prepared = _survey(prepared, supply, opened.durable, observer.note)
-            if on_plan:
-                on_plan(prepared)
+            (on_plan or no_plan)(prepared)
+            resume_note(observer, opened.durable, is_new or prepared.run.overwrite)
             run = EncodingRun(prepared, opened, supply, observer, interrupts.check)
             record = _encode(run)
             for source in prepared.plan.sources:
@@ -176,8 +179,7 @@ def download(
         prepared = msgspec.structs.replace(prepared, plan=plan)
         supply, sources = make_supply(prepared, Workspace(output)), plan.sources
         prepared = _survey(prepared, supply)
-        if on_plan:
-            on_plan(prepared)
+        (on_plan or no_plan)(prepared)
         log = EventLog(observer or Observer())
         with interrupts.deferred(), contextlib.closing(supply):
             supply.start()
@@ -197,6 +199,21 @@ def download(
     )
 
 
+def no_plan(_: Proposal) -> None:
+    """Nobody wants to see it."""
+
+
+def resume_note(observer: Observer, durable: Sequence[UnitRecord], is_new: bool) -> None:
+    """The first thing that a resumed run says."""
+    if is_new:
+        return
+    documents = sum(record.counts.documents for record in durable)
+    tokens = sum(record.counts.tokens for record in durable)
+    done = f"{counted(documents, 'document')} ({counted(tokens, 'token')}) are done already"
+    done = done if durable else "nothing of it was durable yet"
+    observer.note(f"resuming a run that was stopped: {done}")
+
+
 def _refuse_early(wanted: Options, output: str | os.PathLike[str]) -> None:
     """Wrong options, before anything is copied; a tokenizer of the Hub is not looked for yet."""
     if tokenizer_address(wanted.tokenizer) is None:
@@ -213,6 +230,22 @@ def with_needs(prepared: Proposal) -> Proposal:
     supply = make_supply(prepared, Workspace(prepared.output))
     supply.survey()
     return msgspec.structs.replace(prepared, needs=supply.needs())
+
+
+def forecast(
+    inputs: Any, output: str | os.PathLike[str], options: dict[str, Any], *, probe: bool = True
+) -> tuple[Proposal, Estimate]:
+    """For `plan`: the plan and what it would take. Writes nothing."""
+    from tokenmill.planning.estimate import make_estimate
+
+    wanted = make_options(options)
+    least = wanted.min_shard_tokens
+    prepared = propose(inputs, output, wanted, keep_listings=False)
+    if not prepared.run.overwrite:
+        refuse_output(prepared.plan, Workspace(output))
+    prepared = with_needs(prepared)
+    minimum = None if least is None else parse_count(least, what="--min-shard-tokens")
+    return prepared, make_estimate(prepared, probe=probe, min_shard_tokens=minimum)
 
 
 def _survey(
@@ -347,7 +380,7 @@ def _encode(run: EncodingRun) -> dict[str, Any]:
     began = time.monotonic()
     try:
         _work(run)
-    except TokenmillError:
+    except (TokenmillError, Interrupted):
         # The error that stopped us is the news, not that syncing fails too.
         with contextlib.suppress(TokenmillError):
             books.sync_now()  # the units that are written count

@@ -19,7 +19,7 @@ from tokenmill.errors import TokenmillError
 from tokenmill.output.journal import read_journal
 from tokenmill.system.store import FolderStore
 
-IN_PROCESS = ("prepare", "plan", "verify", "inspect", "export", "import")
+IN_PROCESS = ("prepare", "plan", "verify", "inspect", "status", "export", "import")
 
 
 def command(*args: object, env: dict[str, str] | None = None) -> CompletedProcess[str]:

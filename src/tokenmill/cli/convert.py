@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tokenmill.amounts import show_bytes, show_speed
+from tokenmill.cli.help import choices, complete_format
 from tokenmill.cli.options import (
     JSON,
     LAYOUT,
@@ -30,10 +31,16 @@ if TYPE_CHECKING:
     name="export",
     short_help="Convert a finished dataset to another format.",
 )
-@click.argument("directory")
-@click.option("-o", "--output", required=True, metavar="DIR", help="Folder to write.")
+@click.argument("directory", type=click.Path())
 @click.option(
-    "--format", required=True, metavar="NAME[,NAME...]", help="As for `prepare`, one or several."
+    "-o", "--output", required=True, metavar="DIR", type=click.Path(), help="Folder to write."
+)
+@click.option(
+    "--format",
+    required=True,
+    metavar="NAME[,NAME...]",
+    shell_complete=complete_format,
+    help="As for `prepare`, one or several.",
 )
 @with_options(*LAYOUT)
 @with_options(*RUN[:2])
@@ -65,15 +72,25 @@ def export_command(
     name="import",
     short_help="Adopt token files that others made.",
 )
-@click.argument("directory")
+@click.argument("directory", type=click.Path())
 @click.option(
-    "--format", required=True, metavar="NAME", help="nanogpt, llmc, megatron or datatrove."
+    "--format",
+    required=True,
+    **choices("nanogpt", "llmc", "megatron", "datatrove"),
+    help="Format of the token files.",
 )
 @click.option(
-    "--eot", metavar="WHERE", help="Separator: append, prepend or none.  [default: the trainer's]"
+    "--eot",
+    **choices("append", "prepend", "none"),
+    help="Where the separator is: after each document, before it, or nowhere.  [default: the "
+    "trainer's]",
 )
 @with_options(*TOKENIZER)
-@click.option("--dtype", help="uint16 or uint32, where no header says.  [default: by the ids]")
+@click.option(
+    "--dtype",
+    **choices("uint16", "uint32"),
+    help="Type of a token in the files, where no header says it.  [default: what the ids need]",
+)
 @click.option(
     "--overwrite", is_flag=True, help="Start over: replace an existing manifest and index."
 )

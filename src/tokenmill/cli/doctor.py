@@ -24,10 +24,15 @@ if TYPE_CHECKING:
     "tokenmill doctor --why-died -- python train.py --num-proc 8",
     short_help="Diagnose the machine, a function, or a crashing command.",
 )
-@click.argument("words", nargs=-1, metavar="[SCRIPT:FUNCTION | -- COMMAND...]")
+@click.argument("words", nargs=-1, type=click.Path(), metavar="[SCRIPT:FUNCTION | -- COMMAND...]")
 @click.option("--patch", is_flag=True, help="Print a diff that repairs the script; writes nothing.")
 @click.option("--why-died", is_flag=True, help="Run COMMAND and say how a process of it died.")
-@click.option("--directory", metavar="DIR", help="Also measure how fast this folder is written.")
+@click.option(
+    "--directory",
+    metavar="DIR",
+    type=click.Path(),
+    help="Also measure how fast this folder is written.",
+)
 @click.option("--offline", is_flag=True, help="Do not try to reach the Hub.")
 @JSON
 def doctor(
@@ -109,8 +114,7 @@ def _repair(target: str) -> int:
     for note in patched.notes:
         click.echo(f"note: {printable(note)}", err=True)
     if patched.text == text:
-        click.echo(f"{printable(str(path))}: nothing that --patch knows how to repair", err=True)
-        return 1
+        return _left_alone(text, path, name, patched.ours)
     click.echo(unified_diff(text, patched.text, path, encoding), nl=False)
     sys.stdout.flush()
     if name_in_diff(path).startswith(("/", "../")):  # `patch` takes such names for dangerous
@@ -121,6 +125,21 @@ def _repair(target: str) -> int:
         click.echo(f"after the patch: not tried, {error.message}", err=True)
         return EXIT_OK
     click.echo(f"after the patch: {report}", err=True)
+    return EXIT_OK if report.ok else 1
+
+
+def _left_alone(text: str, path: Path, name: str, ours: bool) -> int:
+    """No diff: where the function reaches a worker already, that is no failure."""
+    try:
+        report = _report_on(text, path, name)
+    except UsageError as error:
+        click.echo(f"not tried, {error.message}", err=True)
+        return 1
+    what = "nothing that --patch knows how to repair"
+    if report.ok:
+        is_ours = "its tokenizers are tokenmill's already" if ours else "it needs none"
+        what = f"nothing to repair: {is_ours}"
+    click.echo(f"{printable(str(path))}: {what}\n{report}", err=True)
     return EXIT_OK if report.ok else 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
@@ -13,7 +14,7 @@ import click
 from tokenmill._version import __version__
 from tokenmill.cli.convert import export_command, import_command
 from tokenmill.cli.doctor import doctor
-from tokenmill.cli.help import WHOLE_NUMBER, OrderedGroup
+from tokenmill.cli.help import WHOLE_NUMBER, OrderedGroup, asks_for_json, choices
 from tokenmill.cli.options import CONTEXT, JSON, command, echo_json, examples
 from tokenmill.cli.prepare import fineweb, plan, prepare, same_command
 from tokenmill.errors import EXIT_OK, Interrupted, TokenmillError, printable, safe, without_secrets
@@ -58,6 +59,10 @@ def _run() -> int:
         told = io.StringIO()
         error.show(told)
         click.echo(without_secrets(printable(told.getvalue(), keep="\n")), err=True, nl=False)
+        context = getattr(error, "ctx", None)
+        hint = f"{context.command_path} --help" if context is not None else "tokenmill --help"
+        message = without_secrets(printable(error.format_message()))
+        _report_json("UsageError", message, hint, error.exit_code)
         return error.exit_code
     except SystemExit as stop:  # click's answer to a reader that has gone (| head): that is fine
         gone = type(sys.stdout).__name__.endswith("PacifyFlushWrapper")
@@ -68,7 +73,7 @@ def _run() -> int:
     return status if isinstance(status, int) else EXIT_OK
 
 
-def _report(error: TokenmillError) -> int:
+def _report(error: TokenmillError | Interrupted) -> int:
     if os.environ.get("TOKENMILL_DEBUG"):
         import traceback
 
@@ -80,7 +85,17 @@ def _report(error: TokenmillError) -> int:
             click.echo(f"resume with: {safe(same_command())}", err=True)
     elif error.hint:
         click.echo(f"{click.style('hint', fg='cyan')}: {error.hint}", err=True)
+    _report_json(type(error).__name__, error.message, error.hint, error.exit_code)
     return error.exit_code
+
+
+def _report_json(kind: str, message: str, hint: str, exit_code: int) -> None:
+    """With --json a program reads stdout: it is told there too, in place of the result."""
+    if not asks_for_json(cli, sys.argv[1:]):
+        return
+    error = {"type": kind, "message": message, "hint": hint, "exit_code": exit_code}
+    with contextlib.suppress(OSError):  # nobody reads it
+        echo_json({"error": error})
 
 
 @click.group(
@@ -91,6 +106,7 @@ def _report(error: TokenmillError) -> int:
         "tokenmill prepare data/ -o shards --format llmc --tokenizer gpt2",
         "tokenmill fineweb --version 10B",
         "tokenmill plan data/ -o out",
+        "tokenmill status out",
         "tokenmill verify out",
         "tokenmill inspect out",
         "tokenmill doctor",
@@ -102,22 +118,45 @@ def cli() -> None:
 
 
 @command(
+    "tokenmill status out",
+    "tokenmill status out --json",
+    short_help="Say how far a folder is, and how to go on.",
+)
+@click.argument("directory", type=click.Path())
+@JSON
+def status(directory: str, as_json: bool) -> None:
+    """Say how far an unfinished folder is, what it is bound to, and how to go on.
+
+    Changes nothing, and may be asked while a run is at work in the folder.
+    """
+    from tokenmill.cli.reports import status_lines
+    from tokenmill.dataset.status import status as look
+
+    found = look(directory)
+    echo_json(found) if as_json else click.echo("\n".join(status_lines(found, os.getcwd())))
+
+
+@command(
     "tokenmill inspect out",
     "tokenmill inspect out --document 17",
     "tokenmill inspect out --split val --document 0 --full",
     "tokenmill inspect out --token 1000000 --json",
     short_help="Show what is in a dataset, and where it came from.",
 )
-@click.argument("directory")
+@click.argument("directory", type=click.Path())
 @click.option(
     "--document", type=WHOLE_NUMBER, metavar="N", help="Show this document, counted from 0."
 )
 @click.option(
     "--token", type=WHOLE_NUMBER, metavar="N", help="Show the document that holds this token."
 )
-@click.option("--split", default="train", help="train or val.")
+@click.option(
+    "--split", default="train", **choices("train", "val"), help="Split to show, train or val."
+)
 @click.option("--full", is_flag=True, help="Show long documents to their end.")
-@click.option("--tokenizer", metavar="FILE", help="Where the tokenizer's file is now.")
+@click.option(
+    "--tokenizer", metavar="FILE", type=click.Path(), help="Where the tokenizer's file is now."
+)
 @JSON
 def inspect(directory: str, full: bool, as_json: bool, **place: Any) -> None:
     """Show what is in a dataset: settings, splits, document lengths, sources; or one document."""
@@ -150,15 +189,25 @@ def inspect(directory: str, full: bool, as_json: bool, **place: Any) -> None:
     "tokenmill verify out --deep --sample all --source-root /new/place/of/inputs",
     short_help="Compare a dataset with its manifest, or its sources.",
 )
-@click.argument("directory")
+@click.argument("directory", type=click.Path())
 @click.option("--deep", is_flag=True, help="Also read the sources and encode documents again.")
 @click.option(
     "--sample",
     metavar="N|all",
     help="With --deep: so many documents, or all.  [default: what a minute allows]",
 )
-@click.option("--source-root", metavar="DIR", help="With --deep: where the inputs are now.")
-@click.option("--tokenizer", metavar="FILE", help="With --deep: where the tokenizer's file is now.")
+@click.option(
+    "--source-root",
+    metavar="DIR",
+    type=click.Path(),
+    help="With --deep: where the inputs are now.",
+)
+@click.option(
+    "--tokenizer",
+    metavar="FILE",
+    type=click.Path(),
+    help="With --deep: where the tokenizer's file is now.",
+)
 @JSON
 def verify(directory: str, deep: bool, as_json: bool, **options: Any) -> int:
     """Compare every byte of a dataset with its manifest: exit 0, or 3 and what is wrong.
@@ -188,5 +237,15 @@ def verify(directory: str, deep: bool, as_json: bool, **options: Any) -> int:
     return 0 if report.ok else 3
 
 
-for _one in (plan, prepare, fineweb, verify, inspect, export_command, import_command, doctor):
+for _one in (
+    plan,
+    prepare,
+    fineweb,
+    status,
+    verify,
+    inspect,
+    export_command,
+    import_command,
+    doctor,
+):
     cli.add_command(_one)

@@ -8,10 +8,13 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from tokenmill.cli.config import CONFIG_HELP, use_config
 from tokenmill.cli.help import (
     WHOLE_NUMBER,
     Command,
+    FiledArgument,
     GroupedCommand,
+    choices,
     complete_format,
     complete_tokenizer,
     grouped,
@@ -31,7 +34,7 @@ def echo_json(value: object, err: bool = False) -> None:
 def _encoder_check(context: click.Context, option: click.Parameter, value: str) -> str:
     if not context.meta.get(NO_CHECK):
         return value
-    given = context.get_parameter_source("encoder_check") is not ParameterSource.DEFAULT
+    given = context.get_parameter_source("encoder_check") is ParameterSource.COMMANDLINE
     if given and value != "none":
         raise click.UsageError(f"--no-encoder-check contradicts --encoder-check {value}")
     return "none"
@@ -48,8 +51,18 @@ def command(*lines: str, **attributes: Any) -> Callable[[Command], click.Command
     )
 
 
+CONFIG = click.option(
+    "--config",
+    metavar="FILE",
+    type=click.Path(),
+    is_eager=True,
+    expose_value=False,
+    callback=use_config,
+    help=CONFIG_HELP,
+)
+
 INPUTS = [
-    click.argument("inputs", nargs=-1, required=True, type=click.Path()),
+    click.argument("inputs", nargs=-1, required=True, type=click.Path(), cls=FiledArgument),
     click.option(
         "-o",
         "--output",
@@ -70,14 +83,18 @@ FINEWEB = [
     click.option(
         "--type",
         "kind",
-        metavar="[edu|classic]",
+        **choices("edu", "classic"),
         help="FineWeb-Edu, or FineWeb itself.  [default: edu]",
     ),
     click.option(
         "--revision", default="main", help="Branch, tag or commit of the repository on the Hub."
     ),
     click.option(
-        "-o", "--output", metavar="DIR", help="Folder to write.  [default: llm.c's, edu_fineweb10B]"
+        "-o",
+        "--output",
+        metavar="DIR",
+        type=click.Path(),
+        help="Folder to write.  [default: llm.c's, edu_fineweb10B]",
     ),
 ]
 
@@ -167,13 +184,13 @@ FINEWEB_FORMAT = click.option(
 LAYOUT = [
     click.option(
         "--eot",
-        metavar="[append|prepend|none]",
+        **choices("append", "prepend", "none"),
         help="Where the separator goes: after each document, before it, or nowhere.  [default: "
         "the trainer's]",
     ),
     click.option(
         "--cut",
-        metavar="[exact|document]",
+        **choices("exact", "document"),
         help="Where shards end: at a token, or at the end of a document.  [default: the trainer's]",
     ),
     click.option(
@@ -188,12 +205,12 @@ LAYOUT = [
     ),
     click.option(
         "--last-shard",
-        metavar="[keep|merge|refuse]",
+        **choices("keep", "merge", "refuse"),
         help="What to do if the last shard is too short.  [default: keep]",
     ),
     click.option(
         "--compression",
-        metavar="[none|zstd]",
+        **choices("none", "zstd"),
         help="Compression of the shards; for mds only.  [default: none]",
     ),
     click.option(
@@ -202,7 +219,7 @@ LAYOUT = [
     ),
     click.option(
         "--dtype",
-        metavar="[uint16|uint32]",
+        **choices("uint16", "uint32"),
         help="Type of a token in the files.  [default: what the ids need]",
     ),
 ]
@@ -227,6 +244,7 @@ SPLITS = [
         "--val-inputs",
         multiple=True,
         metavar="FILES",
+        type=click.Path(),
         help="Files, a folder or a glob for the validation split; may be repeated.",
     ),
     click.option(
@@ -260,13 +278,13 @@ RUN = [
     click.option(
         "--start-method",
         default="forkserver",
-        metavar="[forkserver|spawn|fork]",
+        **choices("forkserver", "spawn", "fork"),
         help="How worker processes are started.",
     ),
     click.option(
         "--encoder",
         default="auto",
-        metavar="[auto|gigatoken|reference]",
+        **choices("auto", "gigatoken", "reference"),
         help="Which encoder to use; auto: the fast one where it is proven equal to the reference.",
     ),
     click.option(
@@ -293,7 +311,7 @@ RUN = [
     click.option(
         "--on-bad-row",
         default="stop",
-        metavar="[stop|quarantine]",
+        **choices("stop", "quarantine"),
         help="What to do with a row that is not text: stop, or write it to quarantine.jsonl.",
     ),
     click.option(
@@ -315,6 +333,13 @@ RUN = [
     click.option("--overwrite", is_flag=True, help="Replace a dataset that tokenmill made in DIR."),
     JSON,
 ]
+
+SAVE = click.option(
+    "--save",
+    metavar="FILE",
+    type=click.Path(),
+    help="Also write the options to a new TOML file, for --config.",
+)
 
 RUN_ONLY = [
     click.option(
@@ -344,7 +369,7 @@ def with_options(*options: Callable[[Command], Command]) -> Callable[[Command], 
 
 
 _TOKENIZER = grouped("Tokenizer", *TOKENIZER, BOS)
-_MAKING = (*grouped("Splits and rows", *SPLITS), *grouped("Run", *RUN))
+_MAKING = (*grouped("Splits and rows", *SPLITS), *grouped("Run", CONFIG, *RUN))
 plan_options = with_options(
     *INPUTS[:1],
     *grouped("Input", *READING),
@@ -365,5 +390,6 @@ no_probe = with_options(
         click.option(
             "--no-probe", is_flag=True, help="Do not read and encode samples for two seconds."
         ),
+        SAVE,
     )
 )

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tokenmill.cli.config import refuse_existing, save_config
+from tokenmill.cli.help import flag_places
 from tokenmill.cli.options import (
     command,
     echo_json,
@@ -17,7 +19,7 @@ from tokenmill.cli.options import (
     plan_options,
     run_options,
 )
-from tokenmill.errors import EXIT_OK, EXIT_QUARANTINED
+from tokenmill.errors import EXIT_OK, EXIT_QUARANTINED, printable, safe
 
 if TYPE_CHECKING:
     from tokenmill.planning.make import Proposal
@@ -31,25 +33,9 @@ def same_command() -> str:
     if os.path.basename(sys.argv[0]) == "__main__.py":
         words[:1] = [sys.orig_argv[0], "-m", "tokenmill"]
     if _begun:
-        # It may also be the value of another option, or a file's name.
-        params = (*prepare.params, *fineweb.params)
-        values = {name for option in params for name in option.opts if _takes_value(option)}
-        end = words.index("--") if "--" in words else len(words)
-        words = [
-            word
-            for i, word in enumerate(words)
-            if word != "--overwrite" or i > end or words[i - 1] in values
-        ]
+        gone = flag_places("--overwrite", words, (*prepare.params, *fineweb.params))
+        words = [word for i, word in enumerate(words) if i not in gone]
     return shlex.join(words)
-
-
-def _takes_value(option: click.Parameter) -> bool:
-    """Whether the next word is its value, whatever that word is."""
-    return (
-        isinstance(option, click.Option)
-        and not option.is_flag
-        and not isinstance(option.flag_value, str)  # else the value may be left out
-    )
 
 
 @command(
@@ -62,6 +48,7 @@ def _takes_value(option: click.Parameter) -> bool:
     "tokenmill prepare novels.txt -o out --text-separator '\\n\\n'",
     "tokenmill prepare 'hf://datasets/ORG/NAME@main/data/*.parquet' -o out",
     "tokenmill prepare s3://bucket/corpus/ https://host/more.jsonl.gz -o out",
+    "tokenmill prepare --config tokenmill.toml",
 )
 @plan_options
 @run_options
@@ -119,10 +106,13 @@ def run_prepare(
     from tokenmill import pipeline
     from tokenmill.cli import summary
     from tokenmill.cli.progress import shown_progress
+    from tokenmill.output.workspace import Workspace
 
     def on_plan(prepared: Proposal) -> None:
         global _begun
         _begun = not download_only
+        if not download_only:
+            Workspace(output).put_command(safe(same_command()))
         if not quiet and progress != "json":
             click.echo("\n".join(summary.plan_lines_before(prepared)), err=True)
 
@@ -143,17 +133,24 @@ def run_prepare(
     "tokenmill plan data/ -o out --format llmc",
     "tokenmill plan data/*.jsonl.gz -o out --json",
     "tokenmill plan data/ -o out --format llmc --min-shard-tokens 1M --no-probe",
+    "tokenmill plan data/ -o out --format llmc --save tokenmill.toml",
     short_help="Say what `prepare` would read, write, need and take.",
 )
 @plan_options
 @no_probe
 def plan(
-    inputs: tuple[str, ...], output: str, as_json: bool, no_probe: bool, **options: Any
+    inputs: tuple[str, ...],
+    output: str,
+    as_json: bool,
+    no_probe: bool,
+    save: str | None,
+    **options: Any,
 ) -> None:
     """Show what `prepare` with the same arguments would read, write, need and take.
 
-    Writes nothing. Tokens are exact where all sources have FineWeb's column token_count and the
-    tokenizer is gpt2; else they, and the time, are estimated from a probe of two seconds.
+    Writes nothing but the file of --save. Tokens are exact where all sources have FineWeb's
+    column token_count and the tokenizer is gpt2; else they, and the time, are estimated from a
+    probe of two seconds.
     """
     from tokenmill.amounts import parse_count
     from tokenmill.tokenizer.encoders.awkward_stand_in import use_stand_in
@@ -167,6 +164,8 @@ def plan(
     from tokenmill.planning.estimate import make_estimate
     from tokenmill.planning.options import make_options
 
+    if save is not None:
+        refuse_existing(save)
     least = options["min_shard_tokens"]
     prepared = propose(list(inputs), output, make_options(options), keep_listings=False)
     if not prepared.run.overwrite:
@@ -177,7 +176,11 @@ def plan(
         probe=not no_probe,
         min_shard_tokens=None if least is None else parse_count(least, what="--min-shard-tokens"),
     )
+    if save is not None:
+        save_config(save, click.get_current_context())
     if as_json:
         echo_json(plan_dict(prepared, estimate))
-    else:
-        click.echo("\n".join([*plan_lines_before(prepared), *plan_lines(prepared, estimate)]))
+        return
+    click.echo("\n".join([*plan_lines_before(prepared), *plan_lines(prepared, estimate)]))
+    if save is not None:
+        click.echo(f"saved: tokenmill prepare --config {shlex.quote(printable(save))}")

@@ -18,6 +18,14 @@ from typing import NamedTuple
 from tokenmill.tokenizer.bundled import ENCODINGS
 from tokenmill.tokenizer.tokenizer import Tokenizer
 
+OURS = "tokenmill.Tokenizer"
+# Tokenizers of others, which mostly pickle, if slowly.
+LEFT_ALONE = (
+    "transformers.AutoTokenizer", "transformers.PreTrainedTokenizerFast",
+    "transformers.GPT2Tokenizer", "transformers.LlamaTokenizer", "tokenizers.Tokenizer",
+    "sentencepiece.SentencePieceProcessor",
+)  # fmt: skip
+
 
 class Edit(NamedTuple):
     start: int  # in bytes of the script
@@ -27,18 +35,20 @@ class Edit(NamedTuple):
 
 class PatchedScript(NamedTuple):
     text: str
-    notes: tuple[str, ...]  # what a person has to look at
+    notes: tuple[str, ...]  # what a person has to look at, and what is left as it is
+    ours: bool = False  # tokenizers in it are ours already
 
 
 def patch_script(text: str) -> PatchedScript:
-    """The script with its tokenizers replaced; the same text where there is nothing to do."""
+    """The script with its tokenizers replaced; the same text where there is nothing to do, as in
+    a script that was patched before."""
     repair = _Repair(text)
     repair.visit(repair.tree)
     repair.change_calls()
     if repair.edits:
         changed = _apply(text, repair.edits)
         text = _with_import(changed, repair.aliases, _names(repair.tree))
-    return PatchedScript(text, tuple(repair.notes))
+    return PatchedScript(text, tuple(repair.notes), repair.has_ours)
 
 
 def unified_diff(before: str, after: str, path: Path, encoding: str = "utf-8") -> bytes:
@@ -87,16 +97,28 @@ class _Repair(ast.NodeVisitor):
         self.notes: list[str] = []
         self.numpy_names: set[str] = set()  # variables that held a gigatoken tokenizer
         self.ours: set[str] = set()  # variables that now hold our tokenizer
+        self.has_ours = False  # already, before anything is changed
 
     def visit_Assign(self, node: ast.Assign) -> None:
         value = node.value
         if isinstance(value, ast.Call) and self._full_name(value.func).startswith("gigatoken."):
             self.numpy_names |= {t.id for t in node.targets if isinstance(t, ast.Name)}
         self.generic_visit(node)
-        if self.edits and self.edits[-1][:2] == self._span(value):
+        was_ours = isinstance(value, ast.Call) and self._full_name(value.func) == OURS
+        if was_ours or (self.edits and self.edits[-1][:2] == self._span(value)):
             self.ours |= {t.id for t in node.targets if isinstance(t, ast.Name)}
 
     def visit_Call(self, node: ast.Call) -> None:
+        name = self._full_name(node.func)
+        if name == OURS:  # what it is made of stays as it is: tokenmill.Tokenizer(tiktoken...)
+            self.has_ours = True
+            return
+        if name.startswith(LEFT_ALONE):
+            self.notes.append(
+                f"line {node.lineno}: `{ast.unparse(node)}` is left as it is: --patch changes "
+                "tiktoken's and gigatoken's tokenizers; tokenmill.Tokenizer takes a tokenizer.json "
+                "or a SentencePiece .model"
+            )
         replacement = self._replacement(node)
         if replacement is None:
             self.generic_visit(node)

@@ -12,10 +12,9 @@ from typing import Any, Literal, NamedTuple
 
 from tokenmill.amounts import show_bytes
 from tokenmill.errors import printable
-from tokenmill.system.proc import Stat, command_line, signal_name
+from tokenmill.system.proc import Stat, command_line, killed_for_memory, signal_name
 
 MOST_SAMPLES = 400  # of one process; then every second one is dropped
-SHORT_OF_MEMORY = 0.1  # of the limit left, or less: then a SIGKILL was probably for that
 MISSED = "  (one that died within milliseconds of its start may not have been seen)"
 # What Python's faulthandler prints a traceback for.
 FAULT_SIGNALS = (signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL)
@@ -113,20 +112,9 @@ def _logged(one: WatchedProcess, *words: str) -> str:
 
 def _killer(one: WatchedProcess, limit: int) -> tuple[bool, str]:
     """Whether a SIGKILL was for lack of memory, as far as that can be known; and who sent it."""
-    killer = "by the kernel's out-of-memory killer"
     if line := _logged(one, "Killed process", "oom-kill"):
-        return True, f"{killer} (kernel log: {printable(line)})"
-    if one.oom_kills > 0:
-        return True, f"{killer} (its counter oom_kill rose at that moment)"
-    used = show_bytes(one.resident)
-    left = f"{show_bytes(one.available)} of {show_bytes(limit)} were free"
-    short = 0 <= one.available < SHORT_OF_MEMORY * max(limit, 1)
-    if short or 0 < (1 - SHORT_OF_MEMORY) * limit < one.resident:
-        return True, f"probably by the out-of-memory killer: it used {used}, and {left}"
-    return False, (
-        f"not for lack of memory (it used {used}, {left}, no counter of the kernel's rose): "
-        "somebody sent the signal, a person, a job scheduler or a container's supervisor"
-    )
+        return True, f"by the kernel's out-of-memory killer (kernel log: {printable(line)})"
+    return killed_for_memory(one.resident, one.available, limit, one.oom_kills)
 
 
 def death_advice(one: WatchedProcess, limit: int) -> str:

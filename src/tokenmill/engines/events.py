@@ -116,6 +116,36 @@ class Download(Event, frozen=True, tag="download"):
     bytes: int
 
 
+class Downloading(Event, frozen=True, tag="downloading"):
+    """How far the downloads are, when that has changed, once a second."""
+
+    downloaded_bytes: int
+    total_bytes: int
+    files: int  # at a time
+
+
+class Making(Event, frozen=True, tag="making"):
+    """How many bytes of files are made, with those of files under way; once a second."""
+
+    made_bytes: int
+
+
+class DownloadNote(Event, frozen=True, tag="download_note"):
+    """Something about a download that a person should know: a retry, a copy made again."""
+
+    text: str
+
+    @property
+    def note(self) -> str:
+        return self.text
+
+
+class WorkersAtWork(Event, frozen=True, tag="workers"):
+    """A worker was started: so many are there now."""
+
+    workers: int
+
+
 class Speed(Event, frozen=True, tag="speed"):
     """How far the run is, every few seconds."""
 

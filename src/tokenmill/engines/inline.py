@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections import deque
 
-from tokenmill.engines import messages
+from tokenmill.engines import events, messages
 from tokenmill.engines.loop import WorkerLoop
 from tokenmill.engines.run import Run
 from tokenmill.engines.unit import UnitWorker
@@ -20,9 +20,9 @@ def run_inline(run: Run) -> None:
     """A worker's loop, with the engine itself as its channel."""
     job = run.job
     worker = FileWorker(job) if isinstance(job, FileJob) else UnitWorker(job)
-    run.snapshot.workers = 1
+    run.log.add(events.WorkersAtWork(1))
     run.dispatch.joined(WORKER)
-    with contextlib.closing(worker.files):
+    with contextlib.closing(worker):
         WorkerLoop(_DirectChannel(run), spill=None).run(worker)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 from tokenmill.engines import messages
 from tokenmill.engines.messages import Channel
@@ -16,7 +15,7 @@ from tokenmill.engines.unit import EncodedUnit, UnitWorker
 from tokenmill.inputs.segments import UnitId
 from tokenmill.output.file_tasks import FileWorker
 from tokenmill.output.journal import UnitRecord
-from tokenmill.system.disk import remove_file
+from tokenmill.system.spill import SpillFolder
 
 SPILL_SHARE = 4  # units that wait for their place may take 1/4 of this worker's memory
 
@@ -26,7 +25,7 @@ class StopRequest(Exception):  # noqa: N818 - not a fault
 
 
 class WorkerLoop:
-    def __init__(self, channel: Channel, spill: Path | None) -> None:
+    def __init__(self, channel: Channel, spill: SpillFolder | None) -> None:
         """`spill`: the folder for units that wait; None: every unit is placed at once."""
         self.channel, self.spill = channel, spill
         self.held: dict[UnitId, EncodedUnit] = {}
@@ -87,8 +86,7 @@ class WorkerLoop:
         self.send(messages.Activity("write", place.unit.part))
         encoded = self.held.pop(place.unit)
         record = self.worker.place(encoded, place.before)
-        if encoded.spilled is not None:
-            remove_file(encoded.spilled)
+        encoded.forget_spilled()
         self.send(messages.UnitWritten(record, self.worker.session.stats))
         self.after_writing(record)
 

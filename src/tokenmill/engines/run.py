@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
+from tokenmill.engines import events
 from tokenmill.engines.dispatch import Dispatch
 from tokenmill.engines.frontier import SegmentProgress
 from tokenmill.engines.messages import FileMade
 from tokenmill.engines.observer import EventLog, Observer, Snapshot
 from tokenmill.engines.supply import Downloads
-from tokenmill.engines.unit import WorkerJob, spill_path
+from tokenmill.engines.unit import WorkerJob
 from tokenmill.inputs.kinds import segments_of
 from tokenmill.inputs.segments import Segment, UnitId
 from tokenmill.output.file_maker import FileMaker, FileTask
@@ -23,7 +24,7 @@ from tokenmill.output.recovery import JobState
 from tokenmill.planning.make import Proposal
 from tokenmill.planning.plan import Plan
 from tokenmill.settings import RunSettings
-from tokenmill.system.disk import remove_file
+from tokenmill.system.spill import spill_name
 
 
 class Run(abc.ABC):
@@ -103,7 +104,7 @@ class FilesRun(Run):
 
     def report(self) -> None:
         under_way = sum(state.made_bytes for state in self.dispatch.workers.values())
-        self.snapshot.made_bytes = self._done_bytes + under_way
+        self.log.progress(events.Making(self._done_bytes + under_way))
         self.log.tick()
 
 
@@ -140,7 +141,7 @@ class EncodingRun(Run):
         self.supply.report(self.log)
 
     def forget_spilled(self, unit: UnitId, pid: int) -> None:
-        remove_file(spill_path(self.books.workspace.spill, unit, pid))
+        self.books.workspace.spill.forget(spill_name(unit, pid))
 
     def sync_failed(self, error: BaseException) -> None:
         self.books.worker_failed_to_sync(error)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tokenmill.errors import InputError, UsageError
+from tokenmill.errors import InputError, UsageError, did_you_mean
 from tokenmill.inputs.listing import SkippedFile
 
 WORDS = {
@@ -126,7 +126,8 @@ def _refuse_missing(
     if choice.split and not chosen:
         raise InputError(
             f"--split {choice.split}: no folder or glob among the inputs has files of this split",
-            hint=f"splits that file names tell: {names}",
+            hint=f"{did_you_mean(choice.split, [*filter(None, there), *_SPLITS])}splits that file "
+            f"names tell: {names}",
         )
     if choice.by_name and not choice.val_inputs:
         for side, name in zip(sides, ("train", "validation"), strict=True):

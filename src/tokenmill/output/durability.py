@@ -20,10 +20,9 @@ from tokenmill.errors import RefusedError
 from tokenmill.inputs.segments import UnitId
 from tokenmill.output.files import AppendLog, OutputFiles
 from tokenmill.output.journal import AsideRecord, UnitRecord, frame_record, journal_header
-from tokenmill.output.workspace import Workspace
+from tokenmill.output.workspace import JOURNAL, WORK, Workspace
 from tokenmill.planning.plan import Plan
 from tokenmill.settings import RunSettings
-from tokenmill.system.disk import sync_directory
 from tokenmill.tokens.counts import Counts
 
 
@@ -58,7 +57,6 @@ class FileSync:
     """Makes durable what was written to files: their bytes, and the names of new ones."""
 
     def __init__(self, workspace: Workspace) -> None:
-        self.workspace = workspace
         self._files = OutputFiles(workspace)
         self._known_files: set[str] = set()
 
@@ -66,7 +64,7 @@ class FileSync:
         for file in sorted(files):
             self._files.sync(file)
         if not files <= self._known_files:
-            sync_directory(self.workspace.files)
+            self._files.sync_names("")
             self._known_files |= files
 
     def close(self) -> None:
@@ -148,7 +146,10 @@ class UnitLog:
         self.expected = expected
         self.on_durable: Callable[[list[UnitRecord]], None] = lambda records: None
         self._journal = AppendLog(
-            workspace.journal, journal_length, journal_header(plan.fingerprint)
+            workspace.store.within(WORK),
+            JOURNAL,
+            journal_length,
+            journal_header(plan.fingerprint),
         )
         self._file_sync = FileSync(workspace)
         self._waiting: dict[UnitId, UnitRecord] = {}  # written, in this order

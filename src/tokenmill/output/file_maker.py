@@ -144,7 +144,7 @@ class FileMaker:
 
     def _note(self, made: MadeFile) -> None:
         if self._log is None:
-            self._log = AppendLog(self.files.path / LOG, self._length, self._header)
+            self._log = AppendLog(self.files.within(""), LOG, self._length, self._header)
         record = made.working, made.pieces.tolist(), made.info
         self._log.append(framed(msgspec.msgpack.encode(record)))
         self.kept[made.working] = made

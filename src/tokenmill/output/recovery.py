@@ -24,7 +24,7 @@ from tokenmill.output.files import is_intact
 from tokenmill.output.journal import UnitRecord, read_journal
 from tokenmill.output.manifest import Manifest
 from tokenmill.output.workspace import FILES, JOURNAL, WORK, Workspace
-from tokenmill.planning.plan import Plan, difference
+from tokenmill.planning.plan import Plan, difference, export_command, only_format_changed
 from tokenmill.settings import RunSettings
 from tokenmill.system.store import read_small, read_whole
 
@@ -45,6 +45,7 @@ class _BoundPlan(msgspec.Struct, frozen=True):
     plan: dict[str, Any]
     mtimes: dict[str, int] = {}
     states: dict[str, FileState] = {}  # of the inputs; empty in plans of before
+    sources: tuple[Source, ...] = ()  # those on this machine, for `status`
 
 
 class JobState(msgspec.Struct, frozen=True):
@@ -83,7 +84,7 @@ def open_job(
         bound = _bind(plan, workspace)
         if workspace.has(workspace.commit):
             roll_back(workspace)
-        workspace.clear_spill()
+        workspace.spill.clear()
         books, durable, aside = _recover(plan, run, workspace, bound, check_interrupt)
         with contextlib.closing(books):
             yield JobState(books=books, durable=durable, aside=aside)
@@ -237,15 +238,15 @@ def _times_when_read(workspace: Workspace) -> dict[str, int]:
 def _refuse_difference(old: dict[str, Any], plan: Plan, workspace: Workspace, what: str) -> None:
     new = plan.to_dict()
     if old != new:
+        hint = "use the same settings to resume, another -o, or --overwrite to start over"
         try:
             lines = difference(old, new) or ["(the records differ)"]
+            if workspace.has(workspace.manifest) and only_format_changed(old, new):
+                command = export_command(old, new, str(workspace.output))
+                hint = f"for another format of the same tokens, without encoding again: {command}"
         except (KeyError, TypeError, AttributeError):
             lines = ["(the record of the old plan is damaged)"]
-        raise RefusedError(
-            f"{workspace.output}: {what}:",
-            lines=lines,
-            hint="use the same settings to resume, another -o, or --overwrite to start over",
-        )
+        raise RefusedError(f"{workspace.output}: {what}:", lines=lines, hint=hint)
 
 
 def _bind(plan: Plan, workspace: Workspace) -> _BoundPlan:
@@ -254,10 +255,24 @@ def _bind(plan: Plan, workspace: Workspace) -> _BoundPlan:
         workspace.clear_work()  # what a crash left of a removal belongs to another plan
         mtimes = {source.name: source.mtime_ns for source in plan.sources}
         states = {source.name: _state_of(source) for source in plan.sources}
-        content = _BoundPlan(plan.to_dict(), mtimes, states)
+        content = _BoundPlan(plan.to_dict(), mtimes, states, _local(plan))
         workspace.store.create(workspace.plan, msgspec.json.encode(content))
         return content
     return _compare_bound(plan, workspace)
+
+
+def _local(plan: Plan) -> tuple[Source, ...]:
+    return tuple(
+        msgspec.structs.replace(source, path=os.path.abspath(source.path))
+        for source in plan.sources
+        if source.remote is None and source.path
+    )
+
+
+def bound_plan(workspace: Workspace) -> tuple[dict[str, Any], tuple[Source, ...]]:
+    """What an unfinished job is bound to, and where its inputs were on this machine."""
+    bound = _read_plan(workspace, workspace.plan, "use --overwrite to start over")
+    return bound.plan, bound.sources
 
 
 def _state_of(source: Source) -> FileState:

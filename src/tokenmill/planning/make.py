@@ -19,6 +19,7 @@ from tokenmill.planning.options import Options, plan_settings, run_settings, who
 from tokenmill.planning.plan import Plan
 from tokenmill.settings import RunSettings
 from tokenmill.system.cache import read_from_cache
+from tokenmill.system.limits import refuse_few_files
 from tokenmill.system.memory import Budget, fit_budget
 from tokenmill.tokenizer.bundled import Encoding
 from tokenmill.tokenizer.encoders.decision import EncoderDecision, decide
@@ -72,6 +73,7 @@ def make_plan(
     asked = options.memory
     memory = None if asked is None else parse_bytes(asked, what="--memory")
     budget = fit_budget(options.workers, memory)
+    refuse_few_files(budget.workers)
     rules = options.input_rules
     found = find_sources(inputs, settings.text_column, output, pins, shelf, rules)
     if val := whole_text_val(options, found.sources):

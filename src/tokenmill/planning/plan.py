@@ -6,14 +6,17 @@ units, so that a job of a million units has a small plan (`inputs/segments.py` c
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import msgspec
 import xxhash
 
+from tokenmill.amounts import parse_count
+from tokenmill.formats import get_format
 from tokenmill.inputs.segments import cut_rule
 from tokenmill.inputs.source import Source
-from tokenmill.settings import PlanSettings, Val
+from tokenmill.settings import Layout, PlanSettings, Val
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +78,38 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     lines += _changes(old["settings"], new["settings"])
     lines += _changes(old.get("revisions", {}), new.get("revisions", {}), "commit ")
     return lines + _source_difference(old["sources"], new["sources"])
+
+
+def only_format_changed(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Whether `export` can make the new dataset of the old one's tokens. The validation rule may
+    differ: it is the format's own where none was asked for, and `export` keeps the old one."""
+    before, after = old["settings"], new["settings"]
+    layout = {*Layout.__struct_fields__, "more", "val"}
+    same = (old.keys() | new.keys()) - {"settings"}
+    return (
+        (before["format"], before["more"]) != (after["format"], after["more"])
+        and all(old.get(key) == new.get(key) for key in same)
+        and all(
+            before.get(key) == after.get(key)
+            for key in before.keys() | after.keys()
+            if key not in layout
+        )
+    )
+
+
+def export_command(old: dict[str, Any], new: dict[str, Any], output: str) -> str:
+    """What to type for the new formats, with the options that are not their defaults."""
+    after = PlanSettings.from_dict(new["settings"])
+    names = [layout.format for layout in after.layouts]
+    words = ["tokenmill", "export", output, "-o", f"{output.rstrip('/')}-{'-'.join(names)}"]
+    words += ["--format", ",".join(names)]
+    first, fmt = after.first, get_format(after.first.format)
+    if first.shard_tokens and first.shard_tokens != parse_count(fmt.shard_tokens):
+        words += ["--shard-tokens", str(first.shard_tokens)]
+    words += ["--eot", first.eot] if first.eot != fmt.eot else []
+    words += ["--cut", first.cut] if first.cut != fmt.cut and first.shard_tokens else []
+    words += ["--compression", first.compression] if first.compression != "none" else []
+    return shlex.join(words)
 
 
 def _changes(old: dict[str, Any], new: dict[str, Any], what: str = "") -> list[str]:

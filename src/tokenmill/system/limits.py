@@ -9,8 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import resource
 from collections.abc import Iterator
 from typing import NamedTuple
+
+from tokenmill.errors import UsageError
 
 UNLIMITED = 1 << 60  # version 1 has no word for it but a number near 2**63
 
@@ -106,3 +109,24 @@ def memory_allowed() -> int:
         limit = 8 * 10**9
     group = cgroup_memory().limit
     return min(limit, group) if group > 0 else limit
+
+
+# Files that a run has open at a time: shards that grow, in the coordinator and once more in a
+# worker, maps of the index, libraries. And each worker's pipe, its end and what starts it.
+RUN_FILES = 96
+WORKER_FILES = 3
+
+
+def refuse_few_files(workers: int) -> None:
+    """Before anything is written: too few open files would end the run somewhere in its middle."""
+    limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    need = RUN_FILES + WORKER_FILES * workers
+    if limit in (resource.RLIM_INFINITY, -1) or limit >= need:
+        return
+    raise UsageError(
+        f"only {limit} files may be open at a time (ulimit -n), and a run with "
+        f"{workers or 'no'} workers needs {need}",
+        hint=f"ulimit -n {max(1024, need)}"
+        if hard in (resource.RLIM_INFINITY, -1) or hard >= max(1024, need)
+        else "ask for a higher limit (ulimit -Hn, LimitNOFILE, --ulimit nofile of a container)",
+    )

@@ -18,6 +18,7 @@ import sys
 from collections import defaultdict
 from typing import NamedTuple
 
+from tokenmill.amounts import show_bytes
 from tokenmill.system.limits import cgroup_memory, oom_kill_count
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -139,6 +140,29 @@ def oom_kills(root: str = "") -> dict[str, int]:
         "the machine (/proc/vmstat)": oom_kill_count(f"{root}/proc/vmstat"),
         "this control group": cgroup_memory(root).kills,
     }
+
+
+SHORT_OF_MEMORY = 0.1  # of the limit left, or less: then a SIGKILL was probably for that
+
+
+def killed_for_memory(resident: int, available: int, limit: int, kills: int) -> tuple[bool, str]:
+    """Whether a SIGKILL was for lack of memory, as far as that can be known; and who sent it.
+
+    `resident`: what the process used; `available` of `limit`: what the machine had left then;
+    `kills`: how much the kernel's counters of such kills rose. -1: not known.
+    """
+    if kills > 0:
+        return True, (
+            "by the kernel's out-of-memory killer (its counter oom_kill rose at that moment)"
+        )
+    used, left = show_bytes(resident), f"{show_bytes(available)} of {show_bytes(limit)} were free"
+    short = 0 <= available < SHORT_OF_MEMORY * max(limit, 1)
+    if short or 0 < (1 - SHORT_OF_MEMORY) * limit < resident:
+        return True, f"probably by the out-of-memory killer: it used {used}, and {left}"
+    return False, (
+        f"not for lack of memory (it used {used}, {left}, no counter of the kernel's rose): "
+        "somebody sent the signal, a person, a job scheduler or a container's supervisor"
+    )
 
 
 class KernelLog:

@@ -35,7 +35,17 @@ def test_options_are_shown_in_groups_in_the_order_of_the_data(command: str) -> N
 
 def test_commands_are_listed_in_the_order_of_the_work() -> None:
     told = help_of()
-    names = ["plan", "prepare", "fineweb", "verify", "inspect", "export", "import", "doctor"]
+    names = [
+        "plan",
+        "prepare",
+        "fineweb",
+        "status",
+        "verify",
+        "inspect",
+        "export",
+        "import",
+        "doctor",
+    ]
     places = [told.index(f"\n  {name} ") for name in names]
     assert places == sorted(places)
 
@@ -121,4 +131,25 @@ def test_completion_knows_commands_options_formats_and_tokenizers() -> None:
     assert "--format" in completed("prepare", "--for")
     assert completed("prepare", "--format", "llm") == ["llmc"]
     assert completed("prepare", "--format", "llmc,meg") == ["llmc,megatron"]
-    assert completed("prepare", "--tokenizer", "o2") == ["o200k_base"]
+    assert completed("prepare", "--tokenizer", "o2") == ["o2", "o200k_base"]  # a file, or a name
+    assert completed("export", "x", "--format", "para") == []
+    assert completed("export", "x", "--format", "parq") == ["parquet"]
+    assert completed("prepare", "--eot", "a") == ["append"]
+    assert completed("inspect", "x", "--split", "") == ["train", "val"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("prepare", ""), ("prepare", "a", "-o", ""), ("plan", ""), ("verify", ""), ("inspect", ""),
+        ("export", ""), ("export", "a", "-o", ""), ("import", ""), ("doctor", ""), ("status", ""),
+        ("prepare", "--tokenizer", ""), ("prepare", "--val-inputs", ""),
+        ("verify", "a", "--source-root", ""),
+    ],
+)  # fmt: skip
+def test_completion_offers_files(words: tuple[str, ...]) -> None:
+    *before, typed = words
+    items = ShellComplete(cli, {}, "tokenmill", "_TOKENMILL_COMPLETE").get_completions(
+        before, typed
+    )
+    assert "file" in {item.type for item in items}

@@ -282,3 +282,49 @@ def test_the_picklers_of_the_tests_are_those_of_the_report() -> None:
     ]  # fmt: skip
     assert all(hasattr(module, "dumps") for module in (pickle, dill, cloudpickle))
     assert (ROOT / "src").is_dir()
+
+
+PATCHABLE = """\
+import tiktoken
+import gigatoken
+
+name = "gpt2"
+enc = tiktoken.get_encoding("gpt2")
+core = tiktoken.get_encoding("gpt2")._core_bpe
+mine = tiktoken.Encoding("x", pat_str="a", mergeable_ranks={}, special_tokens={})
+chosen = tiktoken.get_encoding(name)
+core2 = tiktoken._tiktoken.CoreBPE({}, {}, "a")
+giga = gigatoken.Tokenizer("openai-community/gpt2")
+as_tik = gigatoken.Tokenizer("gpt2").as_tiktoken()
+
+def fn(text):
+    return enc.encode(text), giga.encode(text), enc.nothing
+"""
+
+
+def test_a_script_that_was_patched_is_not_patched_again() -> None:
+    once = patch_script(PATCHABLE)
+    assert once.text != PATCHABLE
+    assert not once.ours
+    twice = patch_script(once.text)
+    assert twice.text == once.text
+    assert twice.ours
+    assert "Tokenizer(tokenmill.Tokenizer" not in once.text
+    (first,) = [note for note in once.notes if "enc.nothing" in note]
+    (again,) = [note for note in twice.notes if "enc.nothing" in note]
+    assert first.partition(":")[2] == again.partition(":")[2], "what is not repaired is said again"
+
+
+@pytest.mark.parametrize(
+    ("imported", "made"),
+    [
+        ("from transformers import AutoTokenizer", "AutoTokenizer.from_pretrained('gpt2')"),
+        ("import tokenizers", "tokenizers.Tokenizer.from_file('x.json')"),
+        ("import sentencepiece as spm", "spm.SentencePieceProcessor(model_file='x.model')"),
+    ],
+)
+def test_patch_says_what_it_leaves_alone(imported: str, made: str) -> None:
+    text = f"import tiktoken\n{imported}\nenc = tiktoken.get_encoding('gpt2')\ntok = {made}\n"
+    patched = patch_script(text)
+    assert made in patched.text
+    assert f"line 4: `{made}` is left as it is" in patched.notes[0]

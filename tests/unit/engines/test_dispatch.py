@@ -128,6 +128,16 @@ def test_what_a_worker_on_the_same_host_had_not_synced_is_left_to_the_engine() -
     assert scene.dispatch.finished
 
 
+def test_an_error_beyond_the_limit_ends_nothing_while_the_end_waits_for_a_sync() -> None:
+    beyond = UnitId(0, 0, 2)
+    for seed in range(20):
+        play(
+            Scene(
+                [[[(), ONE_ROW, ()]]], 1, limit_tokens=1, broken=beyond, elsewhere=True, seed=seed
+            )
+        )
+
+
 @pytest.mark.parametrize("name", [*MUTANTS, *SCHEDULER_MUTANTS])
 def test_every_mutant_changes_one_place_of_the_source(name: str) -> None:
     file, old, new = (MUTANTS | SCHEDULER_MUTANTS)[name]

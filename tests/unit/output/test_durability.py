@@ -186,22 +186,22 @@ def test_every_output_has_a_folder_of_its_own_in_the_scratch_folder(tmp_path: Pa
     first, second = (Workspace(tmp_path / name, scratch) for name in "ab")
     for workspace in (first, second):
         workspace.create()
-        workspace.clear_spill()
+        workspace.spill.clear()
         assert not (workspace.work / "spill").exists()
-    assert first.spill != second.spill
-    (first.spill / "left").write_text("by a killed run")
-    first.clear_spill()
-    assert list(first.spill.iterdir()) == []
-    assert first.spill.stat().st_mode & 0o777 == 0o700
+    assert first.spill.path != second.spill.path
+    (first.spill.path / "left").write_text("by a killed run")
+    first.spill.clear()
+    assert list(first.spill.path.iterdir()) == []
+    assert first.spill.path.stat().st_mode & 0o777 == 0o700
     first.remove_work()
-    assert os.listdir(scratch) == [second.spill.name]
+    assert os.listdir(scratch) == [second.spill.path.name]
 
 
 def test_a_folder_of_somebody_else_in_the_scratch_folder_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workspace = Workspace(tmp_path / "o", str(tmp_path))
-    workspace.clear_spill()
+    workspace.spill.clear()
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(RefusedError, match="not a folder of yours"):
-        workspace.clear_spill()
+        workspace.spill.clear()

@@ -18,7 +18,8 @@ from tokenmill.amounts import show_bytes
 from tokenmill.engines import messages
 from tokenmill.engines.hunt import Cause, WorkerEnd
 from tokenmill.engines.messages import Activity
-from tokenmill.system.proc import signal_name
+from tokenmill.system.limits import memory_allowed
+from tokenmill.system.proc import available_memory, killed_for_memory, oom_kills, signal_name
 
 STOPPED_SECONDS = 3.0  # a process in the state "stopped" for so long is replaced
 # A batch of so many bytes may take `stuck_seconds` (60 s), a larger one in proportion: 50 times
@@ -47,6 +48,7 @@ class Worker:
         self.killed_because = ""
         self.killed_at = 0.0
         self.hung_up = False
+        self.oom_kills = oom_kills()  # of the kernel, when it was started
 
     def note(self, doing: Activity) -> None:
         self.doing = doing
@@ -101,9 +103,22 @@ def worker_end(worker: Worker) -> WorkerEnd:
         how = f"ended with exit code {code}{used}"
         return WorkerEnd(how, "kill" if code is None else "fault", fault)
     name, cause = signal_name(-code), CAUSES.get(-code, "fault")
-    if cause == "kill":
-        name += " (probably by the out-of-memory killer)"
-    return WorkerEnd(f"was ended by {name}{used}", cause, f"ended its worker by {name}")
+    if cause != "kill":
+        return WorkerEnd(f"was ended by {name}{used}", cause, f"ended its worker by {name}")
+    # The fault is said of a row that was alone with its worker, again and again, and is part of
+    # the manifest: it holds no number of this run.
+    fault = f"ended its worker by {name} (probably by the out-of-memory killer)"
+    return WorkerEnd(f"was ended by {name}, {_killer(worker)}", cause, fault)
+
+
+def _killer(worker: Worker) -> str:
+    """Who sent a worker SIGKILL. Its memory is free again by now: before, there was less."""
+    now = oom_kills()
+    kills = max(now[who] - worker.oom_kills[who] for who in now)
+    available = available_memory()
+    if available >= 0:
+        available = max(0, available - worker.resident)
+    return killed_for_memory(worker.resident, available, memory_allowed(), kills)[1]
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from tokenmill.engines import messages
+from tokenmill.engines import events, messages
 from tokenmill.engines.local.processes import (
     STOPPED,
     STOPPED_SECONDS,
@@ -138,7 +138,7 @@ class LocalEngine:
         self.started += 1
         self.workers[self.started] = Worker(self.started, process, here)
         self.dispatch.joined(self.started)
-        self.run.snapshot.workers = len(self.workers)
+        self.run.log.add(events.WorkersAtWork(len(self.workers)))
 
     def _replace(self, worker: Worker) -> None:
         """A worker has ended: read its last messages, give its units to others, replace it."""

@@ -12,6 +12,7 @@ import errno
 import logging
 import os
 import random
+import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -24,6 +25,9 @@ log = logging.getLogger("tokenmill")
 ATTEMPTS = 8  # in a row without a byte, with pauses of two minutes in all
 SILENCE = 120.0  # seconds in a row without a byte, besides the pauses: libraries try again, too
 MAX_PAUSE = 60.0
+# Until it is said that no server's name can be looked up: without DNS no waiting helps. Once a
+# server has answered, the line was there and may come back, so that is waited for as for the rest.
+NAME_SECONDS = 15.0
 MAX_RETRY_AFTER = 900.0
 PASSING_STATUS = {408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524}
 # By name, so that none of the libraries need be imported: httpx, requests, aiohttp, botocore.
@@ -122,24 +126,40 @@ def patiently(
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
     """Try until it works, or until waiting is no use; `progress` counts the bytes that came."""
+    global _answered
     failures, silent, before = 0, 0.0, progress()
+    start = time.monotonic()
     while True:
         began = time.monotonic()
         try:
-            return action()
+            result = action()
+            _answered = True
+            return result
         except Exception as error:
+            lasted = time.monotonic() - began
             came = progress()
             if came > before:
                 failures, silent = 0, 0.0
             else:
-                silent += time.monotonic() - began
+                silent += lasted
             failures, before = failures + 1, came
             if not passes(error) or failures >= ATTEMPTS or silent >= SILENCE:
                 raise
             pause = min(MAX_PAUSE, _base_pause() * 2 ** (failures - 1))
             pause = max(pause * random.uniform(0.7, 1.3), retry_after(error))
+            hopeless = nameless(error) and not (_answered or came)
+            if hopeless and time.monotonic() - start + pause + lasted > NAME_SECONDS:
+                raise
             on_wait(why(error), pause)
             sleep(pause)
+
+
+_answered = False  # a server, to this process, at any time
+
+
+def nameless(error: BaseException) -> bool:
+    """Whether the name of the server could not be looked up."""
+    return any(isinstance(one, socket.gaierror) for one in chain_of(error))
 
 
 def why(error: BaseException) -> str:
@@ -147,4 +167,6 @@ def why(error: BaseException) -> str:
     status = status_of(error)
     if status:
         return f"HTTP {status}"
+    if nameless(error):
+        return "its name cannot be looked up (no DNS: is there a network?)"
     return first_line(list(chain_of(error))[-1])

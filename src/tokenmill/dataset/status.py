@@ -1,0 +1,161 @@
+"""How far a folder is: finished, unfinished and bound to a plan, or not ours. Changes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any, Literal
+
+import msgspec
+
+from tokenmill.dataset.verification import read_run
+from tokenmill.errors import TokenmillError, UsageError
+from tokenmill.inputs.kinds import segments_of
+from tokenmill.inputs.segments import Segment
+from tokenmill.inputs.source import Source
+from tokenmill.output.commit import IMPORTED
+from tokenmill.output.journal import UnitRecord, read_journal
+from tokenmill.output.manifest import Manifest
+from tokenmill.output.recovery import bound_plan
+from tokenmill.output.workspace import JOURNAL, LOCK, WORK, Workspace
+from tokenmill.planning.plan import fingerprint_of
+from tokenmill.settings import PlanSettings
+from tokenmill.system.lock import holder_of
+from tokenmill.system.store import read_small
+from tokenmill.tokens.counts import Counts
+
+State = Literal["finished", "unfinished", "removing", "foreign", "empty"]
+EXPORTED = "exported_from"
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in a folder. Of an unfinished job, what is durable: a crash costs none of it."""
+
+    directory: str
+    state: State
+    made_by: str = ""  # prepare, export or import
+    process: int = 0  # at work in it now; 0: none
+    counts: dict[str, int] = {}  # rows, documents, tokens ...
+    input_bytes: int = 0
+    input_bytes_done: int = -1  # -1: not known
+    sources: int = 0
+    settings: dict[str, Any] = {}
+    revisions: dict[str, str] = {}
+    finished: str = ""  # when
+    command: str = ""  # that began it, or went on with it last
+    folder: str = ""  # in which that was typed
+    files: list[str] = []  # of a foreign folder, the first ones
+
+
+def status(directory: str | os.PathLike[str]) -> Status:
+    """What is in a folder: a dataset, an unfinished job, files of others, or nothing."""
+    workspace = Workspace(directory)
+    if not os.path.isdir(directory):
+        what = "not a folder" if os.path.lexists(directory) else "no such folder"
+        raise UsageError(
+            f"{os.fspath(directory)}: {what}", hint="give the folder that was `-o` of `prepare`"
+        )
+    process = holder_of(workspace.work / LOCK)
+    if workspace.has(workspace.manifest):
+        return _finished(workspace, process)
+    if workspace.has(workspace.plan):
+        return _unfinished(workspace, process)
+    names = workspace.foreign_files()
+    state: State = "foreign" if names else "empty"
+    if workspace.has(workspace.removing):
+        state = "removing"
+    return Status(directory=str(directory), state=state, process=process, files=names[:10])
+
+
+def _finished(workspace: Workspace, process: int) -> Status:
+    manifest = Manifest.load(workspace.store)
+    made = read_run(workspace.store) or {}
+    size = sum(int(source.get("size", 0)) for source in manifest.plan.get("sources", ()))
+    return Status(
+        directory=str(workspace.output),
+        state="finished",
+        made_by=_maker(manifest.plan),
+        process=process,
+        counts=manifest.counts,
+        input_bytes=size,
+        input_bytes_done=size,
+        sources=len(manifest.sources),
+        settings=manifest.plan["settings"],
+        revisions=manifest.plan.get("revisions", {}),
+        finished=str(made.get("finished", "")),
+    )
+
+
+def _maker(plan: dict[str, Any]) -> str:
+    return "import" if IMPORTED in plan else "export" if EXPORTED in plan else "prepare"
+
+
+def _unfinished(workspace: Workspace, process: int) -> Status:
+    plan, local = bound_plan(workspace)
+    records, _ = read_journal(workspace.store, f"{WORK}/{JOURNAL}", fingerprint_of(plan))
+    latest = {record.unit: record for record in records}
+    counts = Counts()
+    for record in latest.values():
+        counts.add(record.counts)
+    made_by = _maker(plan)
+    sources = plan.get("sources", ())
+    done = -1
+    if made_by == "prepare":
+        done = _bytes_done(workspace, plan, local, list(latest.values()))
+    began = _command(workspace)
+    return Status(
+        directory=str(workspace.output),
+        state="unfinished",
+        made_by=made_by,
+        process=process,
+        counts=counts.to_dict(),
+        input_bytes=sum(int(source["size"]) for source in sources),
+        input_bytes_done=done,
+        sources=len(sources),
+        settings=plan["settings"],
+        revisions=plan.get("revisions", {}),
+        command=began.get("command", ""),
+        folder=began.get("folder", ""),
+    )
+
+
+def _command(workspace: Workspace) -> dict[str, str]:
+    """As the command line wrote it down; a job that Python began has none."""
+    with contextlib.suppress(OSError, TokenmillError, msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.json.decode(
+            read_small(workspace.store, workspace.command), type=dict[str, str]
+        )
+    return {}
+
+
+def _bytes_done(
+    workspace: Workspace,
+    plan: dict[str, Any],
+    local: tuple[Source, ...],
+    records: list[UnitRecord],
+) -> int:
+    """Bytes of the inputs whose segments are durable as a whole, as the progress bar counts
+    them; -1 where an input is not at hand any more."""
+    parts: dict[tuple[int, int], int] = {}
+    whole: dict[tuple[int, int], int] = {}
+    for record in records:
+        key = (record.unit.source, record.unit.segment)
+        parts[key] = parts.get(key, 0) + 1
+        if record.last:
+            whole[key] = record.unit.part + 1
+    complete = {key for key, count in whole.items() if parts[key] == count}
+    reading = PlanSettings.from_dict(plan["settings"]).reading
+    at_hand = {source.number: source for source in local}
+    done = 0
+    for number in sorted({number for number, _ in complete}):
+        segments: list[Segment] | None = None
+        with contextlib.suppress(OSError, TokenmillError, ValueError):
+            if number in at_hand:
+                segments = list(segments_of(at_hand[number], reading))
+            else:
+                content = workspace.cut(number) or b""
+                segments = msgspec.json.decode(content, type=list[Segment])
+        if segments is None:
+            return -1
+        done += sum(one.size for one in segments if (number, one.number) in complete)
+    return done
