@@ -152,7 +152,7 @@ def _prepare(
         already_done=not record,
         seconds=seconds,
         run=record,
-        warnings=warnings_of(manifest, prepared.plan.settings, wanted.min_shard_tokens),
+        warnings=warnings_of(manifest, prepared.plan.settings, wanted.min_shard_tokens, record),
     )
 
 

@@ -182,6 +182,7 @@ MDS = base.Format(
     name="mds",
     trainer="MosaicML streaming, llm-foundry",
     files="`train/shard.00000.mds`, `train/index.json`",
+    beside="index.json of each split",
     named=False,
     shard_tokens=SHARD_TOKENS,
     framed=True,
