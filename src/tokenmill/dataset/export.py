@@ -42,7 +42,7 @@ from tokenmill.settings import Layout, PlanSettings, Val
 from tokenmill.system.disk import free_bytes
 from tokenmill.system.interrupts import interruptible
 from tokenmill.system.memory import NO_LIMIT, MemoryShare
-from tokenmill.system.store import Place, Store, read_whole
+from tokenmill.system.store import FolderStore, Place, Store, read_whole
 from tokenmill.tokens.packing import frame_of
 from tokenmill.tokens.reframe import BLOCK_DOCUMENTS, ReframedStream
 
@@ -201,6 +201,8 @@ def _convert(
     about = tuple(map(_stream_files, streams))
     job = FileJob(settings, about, source.store.where(), str(maker.output))
     cuts = [cut_edition(plan, layout, streams, room) for layout in settings.layouts]
+    if not isinstance(source.store, FolderStore):
+        make_files = None  # no other process could open it
     editions = make_editions(plan, cuts, job, maker, make_files)
     files = [file for edition in editions for file in edition.files]
     files += _index(source, settings, streams, maker)
