@@ -152,7 +152,7 @@ def _prepare(
         already_done=not record,
         seconds=seconds,
         run=record,
-        warnings=warnings_of(manifest, prepared.plan.settings, wanted.min_shard_tokens),
+        warnings=warnings_of(manifest, prepared.plan.settings, wanted.min_shard_tokens, record),
     )
 
 
@@ -297,6 +297,7 @@ def _commit(run: EncodingRun, workspace: Workspace, record: dict[str, Any]) -> M
         run.check_interrupt,
         allow_empty=run.settings.allow_empty_split or run.plan.settings.limited,
         make_files=functools.partial(_make_files, run.settings, run.log),
+        room=run.prepared.budget.share,
     )
     if others:
         record["seconds_making"] = round(time.monotonic() - began, 3)
@@ -330,7 +331,13 @@ def export(
         observer.note(budget.note)
     make_files = functools.partial(_make_files, run, EventLog(observer or Observer()))
     return converting.export(
-        directory, output, overwrite=overwrite, note=note, make_files=make_files, **options
+        directory,
+        output,
+        overwrite=overwrite,
+        note=note,
+        make_files=make_files,
+        room=budget.share,
+        **options,
     )
 
 

@@ -41,7 +41,8 @@ from tokenmill.planning.plan import BoundPlan
 from tokenmill.settings import Layout, PlanSettings, Val
 from tokenmill.system.disk import free_bytes
 from tokenmill.system.interrupts import interruptible
-from tokenmill.system.store import Place, Store, read_whole
+from tokenmill.system.memory import NO_LIMIT, MemoryShare
+from tokenmill.system.store import FolderStore, Place, Store, read_whole
 from tokenmill.tokens.packing import frame_of
 from tokenmill.tokens.reframe import BLOCK_DOCUMENTS, ReframedStream
 
@@ -55,6 +56,7 @@ def export(
     overwrite: bool = False,
     note: Callable[[str], None] = lambda text: None,
     make_files: MakeFiles | None = None,
+    room: MemoryShare = NO_LIMIT,
     **options: Any,
 ) -> Result:
     """Convert a finished dataset: `export("out", "out-megatron", format="megatron")`."""
@@ -69,7 +71,7 @@ def export(
         raise VerificationError(what, lines=[f"{name}: missing" for name in missing[:10]])
     plan = _plan(source, make_options(options), output)
     workspace = Workspace(output)
-    convert = functools.partial(_convert, source, plan, note, make_files)
+    convert = functools.partial(_convert, source, plan, note, make_files, room)
     with interruptible() as interrupts:
         if overwrite or not workspace.has(workspace.manifest):
             if not overwrite:  # which makes room, nobody knows how much
@@ -191,6 +193,7 @@ def _convert(
     plan: BoundPlan,
     note: Callable[[str], None],
     make_files: MakeFiles | None,
+    room: MemoryShare,
     maker: FileMaker,
 ) -> Content:
     """The source's counts and sources, with the tokens that the new frame gives."""
@@ -198,7 +201,9 @@ def _convert(
     manifest, settings, streams = source.manifest, plan.settings, open_streams(source)
     about = tuple(map(_stream_files, streams))
     job = FileJob(settings, about, source.store.where(), str(maker.output))
-    cuts = [cut_edition(plan, layout, streams) for layout in settings.layouts]
+    cuts = [cut_edition(plan, layout, streams, room) for layout in settings.layouts]
+    if not isinstance(source.store, FolderStore):
+        make_files = None  # no other process could open it
     editions = make_editions(plan, cuts, job, maker, make_files)
     files = [file for edition in editions for file in edition.files]
     files += _index(source, settings, streams, maker)

@@ -27,8 +27,7 @@ def _write(shard: base.Shard) -> Generator[base.Array, None, None]:
     yield np.array([shard.documents, at], "<u4")
     for _, ends in base.spans((lengths * size for lengths in shard.lengths()), at):
         yield ends.astype("<u4")
-    for tokens, _ in shard.blocks():
-        yield tokens
+    yield from shard.bare()
 
 
 def _whole(
@@ -69,6 +68,7 @@ LITDATA = base.Format(
     name="litdata",
     trainer="litgpt (litdata)",
     files="`train/chunk-0-0.bin`, `train/index.json`",
+    beside="index.json of each split",
     named=False,
     shard_tokens=CHUNK_BYTES // 2,
     framed=True,

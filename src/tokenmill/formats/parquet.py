@@ -71,6 +71,7 @@ PARQUET = base.Format(
     named=False,
     framed=True,
     effort=8,
+    document_memory=40,
     file_name=base.file_names("{split}-{number:05d}-of-{of:05d}.parquet"),
     trainer_glob=base.globs("{split}-*.parquet"),
     load_lines=base.lines(

@@ -40,6 +40,7 @@ from tokenmill.output.workspace import FILES, Workspace, folders_of
 from tokenmill.planning.empty_splits import refuse_empty
 from tokenmill.planning.plan import Plan
 from tokenmill.settings import is_plain_name
+from tokenmill.system.memory import NO_LIMIT, MemoryShare
 from tokenmill.system.store import PlacedStore, read_range, read_small
 from tokenmill.tokens.counts import Counts, State
 from tokenmill.tokens.reframe import ReframedStream
@@ -116,12 +117,14 @@ def commit(
     *,
     allow_empty: bool = True,
     make_files: MakeFiles | None = None,
+    room: MemoryShare = NO_LIMIT,
 ) -> Manifest:
     """Make the dataset visible, all at once. Every unit is durable when this is called.
 
     Before the names: files that no unit wrote are made (by `make_files`, or here), headers and
     index are written, all files checked and synced. A split without tokens is refused unless it
-    is allowed: the work folder stays, and a run may go on.
+    is allowed: the work folder stays, and a run may go on. So does one with more memory, where a
+    document takes more than a worker's `room`.
     """
     totals = _checked_totals(plan, ledger)
     evidence = xxhash.xxh3_128_hexdigest(plan.fingerprint.encode() + ledger.evidence())
@@ -134,7 +137,7 @@ def commit(
         if not is_made_last(plan.settings):
             editions = [_written_edition(plan, streams, list(written), grown, maker)]
         job = FileJob(plan.settings, about, str(workspace.files), str(workspace.output))
-        cuts = [cut_edition(plan, one, streams) for one in layouts[len(editions) :]]
+        cuts = [cut_edition(plan, one, streams, room) for one in layouts[len(editions) :]]
         editions += make_editions(plan, cuts, job, maker, make_files)
         if not allow_empty:
             refuse_empty(plan.settings, editions[0].splits, totals.documents)

@@ -16,9 +16,10 @@ from tokenmill.output.file_tasks import FileJob, MakeFiles, tasks_of, working_na
 from tokenmill.output.manifest import FileEntry, SplitEntry, checksum_of_digests
 from tokenmill.planning.plan import BoundPlan, Plan
 from tokenmill.settings import Layout
+from tokenmill.system.memory import NO_LIMIT, MemoryShare
 from tokenmill.system.store import PlacedStore
 from tokenmill.tokens.placement import CutRule
-from tokenmill.tokens.reframe import ReframedStream, StoredStream
+from tokenmill.tokens.reframe import BLOCK_TOKENS, ReframedStream, StoredStream
 from tokenmill.tokens.shards import (
     ShardView,
     check_shard,
@@ -68,22 +69,44 @@ class EditionCut(NamedTuple):
 
 
 def cut_edition(
-    plan: Plan | BoundPlan, layout: Layout, stored: Sequence[StoredStream]
+    plan: Plan | BoundPlan,
+    layout: Layout,
+    stored: Sequence[StoredStream],
+    room: MemoryShare = NO_LIMIT,
 ) -> EditionCut:
     """Where one format's files begin and end, of streams that are stored in another or the same."""
     streams = [ReframedStream(one, plan.settings, layout) for one in stored]
     rules = CutRule.all_of(plan.settings, layout)
     shards = [cuts_of(stream, rule) for stream, rule in zip(streams, rules, strict=True)]
-    return checked_cut(EditionCut(streams, shards))
+    return checked_cut(EditionCut(streams, shards), room)
 
 
-def checked_cut(cut: EditionCut) -> EditionCut:
-    """Refuses what the trainer could not read."""
+def checked_cut(cut: EditionCut, room: MemoryShare = NO_LIMIT) -> EditionCut:
+    """Refuses what the trainer could not read, and what takes more memory than a worker has."""
     shards = [shard for mine in cut.shards for shard in mine]
     check_train_shards(shards, get_format(cut.streams[0].layout.format))
     for shard in shards:
         check_shard(shard)
+        _check_memory(shard, room)
     return cut
+
+
+def _check_memory(shard: ShardView, room: MemoryShare) -> None:
+    """A document that its format writes in one piece must fit into a worker's memory."""
+    fmt = get_format(shard.layout.format)
+    if not fmt.document_memory or shard.tokens * fmt.document_memory <= room.most(1):
+        return
+    for first, lengths in shard.numbered_lengths():
+        longest = int(lengths.max(initial=0))
+        if longest <= BLOCK_TOKENS:  # so much is written at a time, whatever the documents
+            continue
+        at = first + int(lengths.argmax())
+        names, sources, rows = shard.stream.stored.origins_of(at, at + 1)
+        room.take(
+            longest * fmt.document_memory,
+            f"{names[int(sources[0])]}, row {int(rows[0])}",
+            f"a document of {longest:,} tokens, which {fmt.name} holds in one piece",
+        )
 
 
 def make_edition(plan: Plan | BoundPlan, cut: EditionCut, maker: FileMaker) -> Edition:

@@ -18,6 +18,7 @@ from tokenmill.planning.make import Proposal
 from tokenmill.planning.plan import same_content
 from tokenmill.settings import PlanSettings
 from tokenmill.tokenizer.families import family_of
+from tokenmill.tokenizer.session import SPECIAL
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +110,31 @@ def _one_source(manifest: Manifest, settings: PlanSettings) -> list[str]:
     ]
 
 
-def warnings_of(manifest: Manifest, settings: PlanSettings, asked: str | int | None) -> list[str]:
+def _special_strings(manifest: Manifest, run: dict[str, Any]) -> list[str]:
+    """A warning that says which strings stood in which sources, as far as this run saw them."""
+    total = manifest.counts["special_strings"]
+    if not total:
+        return []
+    told = run.get("encoder", {})
+    names = [key.removeprefix(SPECIAL) for key in told if key.startswith(SPECIAL)]
+    which = f" ({', '.join(names[:5])}{' ...' * (len(names) > 5)})" if names else ""
+    where = [source["name"] for source in manifest.sources if source.get("special_strings")]
+    places = f"{', '.join(where[:3])}{f' and {len(where) - 3} more' if len(where) > 3 else ''}"
+    verb = "stands" if total == 1 else "stand"
+    return [
+        warning(
+            f"{total:,} string{'s' * (total != 1)} of special tokens{which} {verb} in documents of "
+            f"{places}: encoded as text, not as special tokens"
+        )
+    ]
+
+
+def warnings_of(
+    manifest: Manifest,
+    settings: PlanSettings,
+    asked: str | int | None,
+    run: dict[str, Any] | None = None,
+) -> list[str]:
     lines = [
         warning(
             f"the {split.name} split is empty: no file was written for it; --val tail:0.1 puts "
@@ -121,14 +146,7 @@ def warnings_of(manifest: Manifest, settings: PlanSettings, asked: str | int | N
     lines += same_content(manifest.sources)
     lines += _one_source(manifest, settings)
     lines += short_shards(manifest, settings, asked)
-    specials = manifest.counts["special_strings"]
-    if specials:
-        lines.append(
-            warning(
-                f"{specials} special-token strings (such as <|endoftext|>) stood in documents; "
-                "they were encoded as the text they are"
-            )
-        )
+    lines += _special_strings(manifest, run or {})
     ranges = [one for one in manifest.set_aside if "rows" in one]
     if ranges:
         lines.append(

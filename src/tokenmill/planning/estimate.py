@@ -117,10 +117,12 @@ def make_estimate(
     cores = min(max(1, prepared.run.workers), available_cores())
     seconds, notes = run_seconds(plan, sample, cores, totals.text_bytes)
     warnings += notes
-    known = totals.tokens > 0 and totals.text_bytes > 0
+    # Of the same documents: tokens may be counted exactly where the text is only sampled.
+    probed = scale(plan, sample, None)
+    known = probed.tokens > 0 and probed.text_bytes > 0
     return Estimate(
         **msgspec.structs.asdict(totals),
-        bytes_per_token=round(totals.text_bytes / totals.tokens, 3) if known else -1.0,
+        bytes_per_token=round(probed.text_bytes / probed.tokens, 3) if known else -1.0,
         files=files,
         disk_bytes=disk,
         disk_free=free,

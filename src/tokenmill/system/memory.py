@@ -47,6 +47,11 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     worker_bytes: int
     note: str = ""
 
+    @property
+    def share(self) -> MemoryShare:
+        """What a worker may hold whole."""
+        return MemoryShare(self.worker_bytes, self.wanted)
+
 
 def fit_budget(workers: int | None, memory: int | None) -> Budget:
     """Workers and memory that agree with each other; fewer workers when memory is short."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,8 +20,11 @@ from support.shard_of import InMemory
 
 import tokenmill
 from tokenmill import pipeline
+from tokenmill.errors import TooLargeError
+from tokenmill.formats import FORMATS as ALL_FORMATS
+from tokenmill.formats import get_format
 from tokenmill.output import commit as committing
-from tokenmill.output import file_maker, file_tasks
+from tokenmill.output import editions, file_maker, file_tasks
 from tokenmill.output.file_maker import FileMaker, FileTask
 from tokenmill.output.file_tasks import FileWorker, range_of, tasks_of
 from tokenmill.output.workspace import Workspace
@@ -212,3 +216,30 @@ def test_streams_are_read_from_framed_files_too(given_input: Path, tmp_path: Pat
     tokenmill.export(tmp_path / "hf", tmp_path / "o", format="flat", workers=0)
     tokens = np.concatenate([np.fromfile(p, "<u4") for p in (tmp_path / "o").rglob("train*.bin")])
     assert len(tokens) == len(tokenmill.open_dataset(tmp_path / "hf")["train"].tokens)
+
+
+@pytest.mark.parametrize(
+    ("format", "refused"), [("parquet", True), ("hf", True), ("litdata", False)]
+)
+def test_a_document_too_large_for_memory_is_refused_with_the_memory_it_takes(
+    format: str, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is encoded stays: with that much memory the same command makes the files."""
+    source = write_jsonl(tmp_path / "a.jsonl", ["short", "some long text " * 4000, "short"])
+    monkeypatch.setattr(editions, "BLOCK_TOKENS", 1000)
+    fmt = get_format(format)
+    much = msgspec.structs.replace(fmt, document_memory=fmt.document_memory * 5000)
+    monkeypatch.setitem(ALL_FORMATS, format, much)
+    settings = {"format": format, "val": "docs:1", "workers": 0}
+    if not refused:
+        tokenmill.prepare(source, tmp_path / "o", memory="650MB", **settings)
+        return
+    told = r"a.jsonl, row 1: a document of 12,002 tokens, which \w+ holds in one piece; that takes"
+    with counted_makes() as names, pytest.raises(TooLargeError, match=told) as error:
+        tokenmill.prepare(source, tmp_path / "o", memory="650MB", **settings)
+    assert not names
+    [memory] = re.findall(r"--memory (\d+MB)", error.value.hint)
+    result = tokenmill.prepare(source, tmp_path / "o", memory=memory, **settings)
+    assert result.run["units_encoded"] == 0
+    with pytest.raises(TooLargeError, match=told):
+        tokenmill.export(tmp_path / "o", tmp_path / "e", format=format, memory="650MB", workers=0)
