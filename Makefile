@@ -86,7 +86,7 @@ constraints:
 
 # Write the parts of docs/ that are made from the source: keywords, errors.
 docs: $(VENV)/.installed-dev
-	TOKENMILL_WRITE_DOCS=1 $(BIN)/python -m pytest -q tests/unit/test_api.py -k page
+	TOKENMILL_WRITE_DOCS=1 $(BIN)/python -m pytest -q tests/unit/test_api.py tests/unit/test_messages.py -k page
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

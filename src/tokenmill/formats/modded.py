@@ -26,7 +26,7 @@ def _check(settings: PlanSettings, layout: Layout) -> None:
             hint="use --tokenizer gpt2 and --eot prepend, or --format llmc",
         )
     if layout.dtype != "uint16":
-        raise UsageError("--format modded: modded-nanogpt reads uint16 alone")
+        raise UsageError("--format modded: modded-nanogpt reads only uint16")
 
 
 def _load_lines(settings: PlanSettings, layout: Layout, folder: str, file: str) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from tokenmill.amounts import parse_count, show_duration
+from tokenmill.errors import warning
 from tokenmill.formats import get_format
 from tokenmill.output.manifest import Manifest
 from tokenmill.output.workspace import Workspace
@@ -81,9 +82,11 @@ def short_shards(manifest: Manifest, settings: PlanSettings, asked: str | int | 
         files = [f for f in manifest.files if f.kind == "tokens" and f.format == layout.format]
         shards = Counter(file.split for file in files)
         lines += [
-            f"{file.path} holds {file.tokens:,} tokens, fewer than the {minimum:,} {whose}: the "
-            "trainer may refuse it"
-            + (" (--last-shard merge would not leave it so)" if shards[file.split] > 1 else "")
+            warning(
+                f"{file.path} holds {file.tokens:,} tokens, fewer than the {minimum:,} {whose}: "
+                "the trainer may refuse it"
+                + (" (--last-shard merge avoids this)" if shards[file.split] > 1 else "")
+            )
             for file in files
             if file.tokens < minimum <= layout.shard_tokens
         ]
@@ -100,8 +103,10 @@ def _one_source(manifest: Manifest, settings: PlanSettings) -> list[str]:
     if not 0 < held.documents <= source["documents"]:
         return []
     return [
-        f"all documents of the val split come from {source['name']}, one of {len(filled)} sources; "
-        "--val 0.0005 takes some of each"
+        warning(
+            f"all documents of the val split come from {source['name']}, one of {len(filled)} "
+            "sources; --val 0.0005 takes some of each"
+        )
     ]
 
 
@@ -117,8 +122,10 @@ def _special_strings(manifest: Manifest, run: dict[str, Any]) -> list[str]:
     places = f"{', '.join(where[:3])}{f' and {len(where) - 3} more' if len(where) > 3 else ''}"
     verb = "stands" if total == 1 else "stand"
     return [
-        f"{total:,} string{'s' * (total != 1)} of special tokens{which} {verb} in documents of "
-        f"{places}: encoded as text, not as special tokens"
+        warning(
+            f"{total:,} string{'s' * (total != 1)} of special tokens{which} {verb} in documents of "
+            f"{places}: encoded as text, not as special tokens"
+        )
     ]
 
 
@@ -128,10 +135,11 @@ def warnings_of(
     asked: str | int | None,
     run: dict[str, Any] | None = None,
 ) -> list[str]:
-    remedy = {"val": "gives it something", "train": "leaves it something"}
     lines = [
-        f"the {split.name} split is empty: no file was written for it; --val tail:0.1 "
-        f"{remedy.get(split.name, '')}"
+        warning(
+            f"the {split.name} split is empty: no file was written for it; --val tail:0.1 puts "
+            "documents in both splits"
+        )
         for split in manifest.splits
         if split.tokens == 0 and split.format == settings.first.format
     ]
@@ -142,13 +150,17 @@ def warnings_of(
     ranges = [one for one in manifest.set_aside if "rows" in one]
     if ranges:
         lines.append(
-            f"{sum(one['rows'] for one in ranges):,} of the quarantined rows could not be read: "
-            f"{ranges[0]['source']}, {ranges[0]['part']}"
-            + (f", and {len(ranges) - 1} more ranges" if len(ranges) > 1 else "")
+            warning(
+                f"{sum(one['rows'] for one in ranges):,} of the quarantined rows could not be "
+                f"read: {ranges[0]['source']}, {ranges[0]['part']}"
+                + (f", and {len(ranges) - 1} more ranges" if len(ranges) > 1 else "")
+            )
         )
     if fatal := len(manifest.set_aside) - len(ranges):
         lines.append(
-            f"{fatal} of the quarantined rows are text, but encoding them killed "
-            "or hung a worker (manifest.json names them)"
+            warning(
+                f"{fatal} of the quarantined rows are text, but encoding them killed "
+                "or hung a worker (manifest.json names them)"
+            )
         )
     return lines

@@ -152,11 +152,11 @@ def test_the_separator_is_the_files_or_named_and_never_guessed(folder: Path) -> 
     two = [*ADDED, added("</s>", SIZE + 5, special=True)]
     none = [added("<x>", SIZE, special=True), added("<y>", SIZE + 1, special=True)]
     assert eot(ADDED) == SIZE
-    with pytest.raises(UsageError, match="names several") as caught:
+    with pytest.raises(UsageError, match="has several candidates") as caught:
         eot(two)
     assert "'</s>' (8005)" in caught.value.hint
     assert eot(two, eot_token="</s>") == SIZE + 5
-    with pytest.raises(UsageError, match="does not say which token separates") as caught:
+    with pytest.raises(UsageError, match="does not define an end-of-text token") as caught:
         eot(none)
     assert "'<x>' (8000), '<y>' (8001)" in caught.value.hint
     assert eot(none, eot="none") == -1
