@@ -87,6 +87,7 @@ constraints:
 # Write the parts of docs/ that are made from the source: keywords, errors.
 docs: $(VENV)/.installed-dev
 	TOKENMILL_WRITE_DOCS=1 $(BIN)/python -m pytest -q tests/unit/test_api.py tests/unit/test_messages.py -k page
+	$(BIN)/python scripts/option_page.py > docs/options.md
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
