@@ -16,7 +16,7 @@ JOBS   ?= 4
 # The tests start hundreds of processes: each would compile the package anew without its cache.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-long test-peers coverage constraints lint types bench reliability tokenizers vocab sample clean
+.PHONY: demo test test-all test-long test-peers coverage constraints docs lint types bench reliability tokenizers vocab sample clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/bin/python:
@@ -83,6 +83,10 @@ $(VENV)-peers/.installed: pyproject.toml constraints/peers.txt
 constraints:
 	$(BIN)/python scripts/pin.py $(BIN)/python > constraints/dev.txt
 	$(BIN)/python scripts/pin.py $(VENV)-peers/bin/python > constraints/peers.txt
+
+# Write the parts of docs/ that are made from the source: keywords, errors.
+docs: $(VENV)/.installed-dev
+	TOKENMILL_WRITE_DOCS=1 $(BIN)/python -m pytest -q tests/unit/test_api.py -k page
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

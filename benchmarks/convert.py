@@ -46,11 +46,11 @@ def main() -> None:
         source.mkdir()
         make_up(source, tokens)
         began = time.monotonic()
-        tokenmill.adopt(source, format="nanogpt")
+        tokenmill.adopt(source, format="nanogpt", quiet=True)
         show("import nanogpt", tokens, began)
         for format in arguments.formats.split(","):
             began = time.monotonic()
-            tokenmill.export(source, root / "out", format=format)
+            tokenmill.export(source, root / "out", format=format, quiet=True)
             show(f"export {format}", tokens, began)
             shutil.rmtree(root / "out")
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3

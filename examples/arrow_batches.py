@@ -1,8 +1,8 @@
-"""Tokenize a stream of Arrow record batches, as Spark's `mapInArrow` hands them over.
+"""Tokenize a stream of Arrow record batches, as in Spark's `mapInArrow`.
 
     python examples/arrow_batches.py sample/001_00000.parquet
 
-With Spark, whose integers have signs, the same function is:
+Spark has no unsigned integers, so the ids are int32. With Spark, the same function is:
 
     to_ids = tok.mapper(dtype="int32").in_arrow
     df.select("text").mapInArrow(to_ids, "ids array<int>, len bigint")

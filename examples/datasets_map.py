@@ -1,4 +1,4 @@
-"""Tokenize with `datasets.map` in two processes; a second run is served from the cache.
+"""Tokenize with `datasets.map` in two processes. A second run reads the result from the cache.
 
 python examples/datasets_map.py 'sample/*.parquet'
 """

@@ -12,7 +12,7 @@ import tokenmill
 
 
 def main(folder: str) -> None:
-    # A cluster of its own: without an address Ray may wait for minutes for one that has ended.
+    # Start a new cluster: without an address, Ray may wait for minutes for one that has ended.
     ray.init(address="local")
     tok = tokenmill.Tokenizer("gpt2")
     ds = ray.data.read_parquet(folder, columns=["text"])

@@ -20,7 +20,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "output/durability.py", "self._files.sync(file)", "pass",
     ),
     "new token files' names not synced": (
-        "output/durability.py", "sync_directory(self.workspace.files)", "pass",
+        "output/durability.py", "self._files.sync_names(\"\")", "pass",
     ),
     "the journal not synced": (
         "system/store.py", "write_all(fd, content, length)\n                steps.disk.fsync(fd)",
@@ -36,6 +36,15 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "        pass\n    store.write_whole(",
     ),
     "made files not synced": ("output/file_maker.py", "self.files.sync(made.working)", "pass"),
+    "files that workers made not synced": (
+        "output/file_tasks.py", "self.files.sync(task.working)", "pass",
+    ),
+    "names of files that workers made not synced": (
+        "output/file_tasks.py", 'self.files.sync_names("")', "pass",
+    ),
+    "files that were made not checked on resuming": (
+        "output/file_maker.py", "            if not is_intact(self.files, working, at, length, digest):\n                return False\n", "",
+    ),
     "names in folders of formats not synced": (
         "output/workspace.py", "found |= set(PurePath(name).parents)", "pass",
     ),
@@ -48,12 +57,12 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "disk.replace(temporary, path)",
     ),
     "the output folder's own name not synced": (
-        "output/workspace.py", "(self.output, *(new.parent for new in lock.made))", "(self.output,)",
+        "system/store.py", "(self.path, *(new.parent for new in lock.made))", "(self.path,)",
     ),
     "a removed dataset's names not synced": (
         "output/workspace.py",
-        '            self.store.sync_names("")\n            self.store.remove(self.removing)',
-        "            self.store.remove(self.removing)",
+        '        self.store.sync_names("")\n        self.store.remove(self.removing)',
+        "        self.store.remove(self.removing)",
     ),
     # --- a rename or an order ---
     "small files written in place": (
@@ -61,9 +70,17 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "temporary = path",
     ),
     "the journal names tokens before they are synced": (
-        "output/durability.py", "        for file in sorted(files):",
-        '        self._journal.append(b"".join(map(frame_record, records)))\n'
-        "        self._journal.append = lambda content: None\n        for file in sorted(files):",
+        "output/durability.py",
+        "        self._file_sync.sync(files)\n        self._journal.append(b\"\".join(map(frame_record, records)))\n",
+        "        self._journal.append(b\"\".join(map(frame_record, records)))\n        self._file_sync.sync(files)\n",
+    ),
+    "a worker reports a sync before it is made": (
+        "output/durability.py", "                self._file_sync.sync(files)\n                self._report(units)\n",
+        "                self._report(units)\n                self._file_sync.sync(files)\n",
+    ),
+    "the journal names units that their worker has not synced": (
+        "output/durability.py", "        self._waiting[record.unit] = record\n",
+        "        self._waiting[record.unit] = record\n        self._synced.add(record.unit)\n",
     ),
     "the manifest before the files": (
         "output/commit.py", "    for path, working in decision.names.items():\n        store.publish(",
@@ -104,7 +121,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
     # --- cleaning up ---
     "the work folder stays": (
-        "output/workspace.py", "            unlink(self.work / LOCK)\n", "",
+        "output/workspace.py", "        self.store.remove(f\"{WORK}/{LOCK}\")\n", "",
     ),
     "temporary files beside the dataset": (
         "output/workspace.py", "PlacedFolder(output, scratch=self.work)", "PlacedFolder(output)",
@@ -113,7 +130,6 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "output/recovery.py", "if run.overwrite or begun:", "if run.overwrite:",
     ),
 }  # fmt: skip
-
 
 # Of the engine: R22 notices these.
 SCHEDULER_MUTANTS: dict[str, tuple[str, str, str]] = {
@@ -141,7 +157,7 @@ SCHEDULER_MUTANTS: dict[str, tuple[str, str, str]] = {
         "engines/dispatch.py", "next(iter(self._free or self._free_holding), None)", "next(iter(self._free), None)",
     ),
     "an error beyond the limit ends the run": (
-        "engines/dispatch.py", "if not self.settings.limited or segment is None or message.placing:", "if True:",
+        "engines/dispatch.py", "if not self.settings.limited or not encoding or message.step != \"task\":", "if True:",
     ),
     "an error within the limit is forgotten": (
         "engines/dispatch.py", "            raise self.frontier.failure\n", "            pass\n",
@@ -165,6 +181,37 @@ SCHEDULER_MUTANTS: dict[str, tuple[str, str, str]] = {
     "a unit takes its place though it changed": (
         "engines/dispatch.py", "if search.found and self.frontier.has_place(UnitId(*segment.key, search.part)):",
         "if False:",
+    ),
+    "the file of a dead worker is not made again": (
+        "engines/dispatch.py", "            self._files.again(file)\n", "            pass\n",
+    ),
+    "a file that was made is made again": (
+        "engines/dispatch.py", "        self._files.made()\n", "        self._files.made()\n        self._files.again(file)\n",
+    ),
+    "finished while files are missing": (
+        "engines/dispatch.py", "return encoded and self._files.finished", "return encoded",
+    ),
+    "files wait for the last segment": (
+        "engines/dispatch.py", "file = self._files.next() if segment is None else None",
+        "file = self._files.next() if segment is None and not self._begun else None",
+    ),
+    "a worker that ends at every try of a file is replaced for ever": (
+        "engines/dispatch.py", "            self._files.died(file, end)\n", "            pass\n",
+    ),
+    "what a lost host had not synced is not done again": (
+        "engines/dispatch.py", "again |= self._leave_unsynced(state)", "self._leave_unsynced(state)",
+    ),
+    "what a lost host had not synced is taken for written": (
+        "engines/dispatch.py", "            segment.written.discard(unit.part)\n", "",
+    ),
+    "a unit that was lost with its host does not keep its place": (
+        "engines/frontier.py", "self._placed[unit] = self._at_risk.pop(unit)", "self._at_risk.pop(unit)",
+    ),
+    "what is synced on another host is done again": (
+        "engines/dispatch.py", "if state.unsynced.pop(unit, None) is not None", "if unit in state.unsynced",
+    ),
+    "finished before other hosts have synced": (
+        "engines/dispatch.py", "        if self._at_risk:\n            return False\n", "",
     ),
     "every worker is looked at for each place": (
         "engines/dispatch.py", "        worker = self._holders[unit]\n",

@@ -93,7 +93,7 @@ def _power(jobs: list[Job], folder: Path, seed: int) -> Cases:
     from reliability.r02_power_loss import power_case, stories
 
     check = Check(folder, seed=seed)
-    told = stories(jobs[:3], folder)
+    told = stories(jobs[:4], folder)
     exported = stories([jobs[-1]], folder / "exports")
     for number in range(POWER_STATES + EXPORT_STATES):
         if number == POWER_STATES:

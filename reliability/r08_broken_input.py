@@ -144,7 +144,7 @@ def prepare_inline(inputs: Any, out: Path, **options: Any) -> Result:
     """Without workers, and with one encoder for all cases: opening it is most of their time."""
     inline.UnitWorker = _with_open_encoder  # type: ignore[attr-defined,assignment]
     usual = {"workers": 0, "val": "none", "allow_empty_split": True}
-    return tokenmill.prepare(inputs, out, **{**usual, **options})
+    return tokenmill.prepare(inputs, out, quiet=True, **{**usual, **options})
 
 
 def _with_open_encoder(job: WorkerJob) -> UnitWorker:

@@ -84,7 +84,7 @@ def make_datasets(folder: Path) -> None:
     good = [path for path in inputs if path != inputs[1]]
     for name, options in DATASETS.items():
         made = inputs if options.get("on_bad_row") else good
-        tokenmill.prepare(made, folder / name, workers=0, **options)
+        tokenmill.prepare(made, folder / name, workers=0, quiet=True, **options)
         assert tokenmill.verify(folder / name).ok
 
 
@@ -262,5 +262,5 @@ def _run_record(what: str, rng: random.Random) -> None:
         code, told = command("verify", root, "--deep", "--sample", 5, "--source-root", sources)
         assert code == 0, f"verify --deep --source-root: exit {code}: {told}"
         inputs = sorted(sources.iterdir())
-        result = tokenmill.prepare(inputs, root, workers=0, **DATASETS["nanogpt"])
+        result = tokenmill.prepare(inputs, root, workers=0, quiet=True, **DATASETS["nanogpt"])
         assert result.already_done

@@ -200,7 +200,7 @@ def whole_path(name: str, rng: random.Random, folder: Path) -> None:
     (folder / "b.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     result = tokenmill.prepare(
         [folder / "a.parquet", folder / "b.jsonl"], folder / "o", tokenizer=name, val="none",
-        workers=0, on_bad_row="quarantine",
+        workers=0, on_bad_row="quarantine", quiet=True,
     )  # fmt: skip
     bad_count = 2 * (len(rows) - len(texts))
     assert result.manifest.counts["quarantined"] == bad_count, result.manifest.counts

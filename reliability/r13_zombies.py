@@ -116,7 +116,7 @@ def stale(inputs: list[Path], clean: dict[str, bytes], folder: Path) -> None:
         shutil.rmtree(output)
         lock.parent.mkdir(parents=True)
         lock.write_text(content)
-        result = tokenmill.prepare(inputs, output, val=0.01, workers=0)
+        result = tokenmill.prepare(inputs, output, val=0.01, workers=0, quiet=True)
         assert not result.already_done
         same(output, clean)
 
@@ -153,7 +153,7 @@ def race(inputs: list[Path], clean: dict[str, bytes], folder: Path, rng: random.
     output, told = folder / "o", folder / "told"
     told.mkdir()
     if rng.random() < 0.5:  # a dataset of another plan is there, to be overwritten
-        tokenmill.prepare(inputs[:1], output, workers=0, val="none")
+        tokenmill.prepare(inputs[:1], output, workers=0, val="none", quiet=True)
     overwrite = output.exists()
     start = multiprocessing.get_context("fork").Barrier(RACERS)
 
@@ -166,7 +166,7 @@ def race(inputs: list[Path], clean: dict[str, bytes], folder: Path, rng: random.
         start.wait()
         try:
             tokenmill.prepare(
-                inputs, output, val=0.01, workers=0, overwrite=overwrite, on_plan=hold
+                inputs, output, val=0.01, workers=0, quiet=True, overwrite=overwrite, on_plan=hold
             )
             outcome = "won"
         except RefusedError as error:
@@ -196,7 +196,9 @@ def handover(inputs: list[Path], folder: Path, rng: random.Random) -> int:
         for _ in range(25):
             try:
                 overwrite = mine.random() < 0.5
-                tokenmill.prepare(inputs, output, workers=0, val=0.1, overwrite=overwrite)
+                tokenmill.prepare(
+                    inputs, output, workers=0, quiet=True, val=0.1, overwrite=overwrite
+                )
             except RefusedError as error:
                 if "another tokenmill is at work here" not in error.message:
                     raise
@@ -206,8 +208,8 @@ def handover(inputs: list[Path], folder: Path, rng: random.Random) -> int:
 
     together(len(seeds), contender)
     assert len(list(told.iterdir())) == len(seeds), "one of them failed: see its traceback"
-    tokenmill.prepare(inputs, output, workers=0, val=0.1)
-    tokenmill.prepare(inputs, folder / "clean", workers=0, val=0.1)
+    tokenmill.prepare(inputs, output, workers=0, quiet=True, val=0.1)
+    tokenmill.prepare(inputs, folder / "clean", workers=0, quiet=True, val=0.1)
     same(output, corpus.dataset_bytes(folder / "clean"))
     return sum(int(path.read_text()) for path in told.iterdir())
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,9 +100,11 @@ RUN_CHANGES: dict[str, Free] = {
     "overwrite": Free({"overwrite": True}),
     "keep_downloads": Free({"keep_downloads": False}),
     "downloads": Free({"downloads": 1}),
+    "scratch": Free({"scratch": tempfile.gettempdir()}),
     "sync_seconds": Free(knobs={"sync_seconds": 0.0}),
     "sync_bytes": Free(knobs={"sync_bytes": 1}),
     "stuck_seconds": Free(knobs={"stuck_seconds": 5.0}),
+    "make_bytes": Free({"workers": 1}, knobs={"make_bytes": 0.0}),
 }
 
 
@@ -191,7 +194,7 @@ def finished(job: Job) -> None:
 
 def _stop_at(job: Job, owner: Any, name: str, when: Callable[..., bool]) -> None:
     with stopped(owner, name, when):
-        tokenmill.prepare(job.paths, job.output, **job.options())
+        tokenmill.prepare(job.paths, job.output, quiet=True, **job.options())
 
 
 def unfinished(job: Job) -> None:
@@ -380,7 +383,7 @@ def input_case(job: Job, name: str) -> None:
 def free_case(job: Job, name: str, expected: dict[str, bytes]) -> None:
     """A run setting's change resumes what is durable, and ends identical."""
     free = RUN_CHANGES[name]
-    with mock.patch.object(option_module, "_test_knobs", return_value=free.knobs):
+    with mock.patch.object(option_module, "timer_knobs", return_value=free.knobs):
         made = option_module.run_settings(
             make_options(job.options(**free.options)),
             _budget(job, **free.options),

@@ -145,7 +145,9 @@ class Scene:
         shutil.copytree(template / "o", self.output, symlinks=True)
 
     def prepare(self, **options: Any) -> Any:
-        return tokenmill.prepare(self.inputs, self.output, workers=0, val="none", **options)
+        return tokenmill.prepare(
+            self.inputs, self.output, quiet=True, workers=0, val="none", **options
+        )
 
     def attempt(self, *actions: Callable[[], object]) -> int:
         """Each may do its work or refuse with an error of ours; nothing outside is touched."""
@@ -296,7 +298,7 @@ def tokenizer_path(scene: Scene, name: str) -> None:
             tokenmill.inspect_document(scene.output, document=0)
             raise AssertionError("a tokenizer that is not there was taken")
     with contextlib.chdir(scene.output), contextlib.suppress(TokenmillError):
-        tokenmill.prepare(scene.inputs, scene.folder / "p", workers=0, tokenizer=name)
+        tokenmill.prepare(scene.inputs, scene.folder / "p", quiet=True, workers=0, tokenizer=name)
     assert (scene.outside / VICTIM).read_bytes() == b"precious" * 100
 
 

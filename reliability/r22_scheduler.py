@@ -62,7 +62,10 @@ def scenes() -> st.SearchStrategy[Scene]:
             stalls=draw(st.integers(0, 2)),
             resumes=draw(st.integers(0, 2)),
             waits=draw(st.integers(0, 9)),
+            elsewhere=draw(st.booleans()),
             noise=draw(st.booleans()),
+            files=draw(st.sampled_from([0, 0, 1, 3, 8])),
+            fatal_file=draw(st.sampled_from([-1, -1, -1, -1, -1, 0])),
             seed=draw(st.integers(0, 2**32)),
         )
 

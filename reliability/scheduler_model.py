@@ -23,6 +23,7 @@ from tokenmill.engines.hunt import Cause, WorkerEnd
 from tokenmill.errors import SourceError, TokenmillError, WorkerError
 from tokenmill.inputs.segments import Segment, UnitId
 from tokenmill.inputs.source import Source
+from tokenmill.output.file_maker import FileTask
 from tokenmill.output.journal import AsideRecord, UnitRecord
 from tokenmill.planning.options import make_options, plan_settings
 from tokenmill.settings import OnBadRow, PlanSettings, RunSettings
@@ -74,6 +75,9 @@ class Scene:
     stalls: int = 0
     resumes: int = 0  # the engine itself is killed
     waits: int = 0  # a source is not there yet
+    files: int = 0  # to make, beside the units
+    fatal_file: int = -1  # which of them ends every worker
+    elsewhere: bool = False  # some workers are on other hosts: what they did not sync dies too
     noise: bool = False  # messages come twice, or after the death of their worker
     seed: int = 0
 
@@ -176,6 +180,8 @@ class Worker:
         self.outbox: deque[messages.Report] = deque()
         self.heard: list[messages.Report] = []  # delivered already
         self.held: dict[UnitId, dict[int, str]] = {}  # and the rows set aside in it
+        self.unsynced: list[UnitId] = []  # written
+        self.here = not world.scene.elsewhere or world.rng.random() < 0.3
         self.segment: Key | None = None
         self.waiting = self.stalled = False
         self._sent = 0
@@ -185,8 +191,17 @@ class Worker:
         """Raises `WorkerDeath` if this was its last step."""
         message = next(self._life)
         if message is not None:
-            self._sent += 1
-            self.outbox.append(messages.Report(self._sent, message))
+            self._send(message)
+
+    def _send(self, message: messages.FromWorker) -> None:
+        self._sent += 1
+        self.outbox.append(messages.Report(self._sent, message))
+
+    def sync(self) -> None:
+        """What its thread does now and then."""
+        units, self.unsynced = self.unsynced, []
+        self.world.synced.update(units)
+        self._send(messages.UnitsSynced(units))
 
     def _live(self) -> Iterator[messages.FromWorker | None]:
         yield messages.Ready()
@@ -208,6 +223,9 @@ class Worker:
                 return
             case messages.EncodeTask():
                 error = yield from self._encode(order)
+            case messages.MakeFile():
+                yield from self._make(order)
+                return
             case messages.TryRows():
                 error = yield from self._try_rows(order)
         self.segment = None
@@ -251,6 +269,14 @@ class Worker:
                     self._survive(row, checked=wanted.check)
         return None
 
+    def _make(self, order: messages.MakeFile) -> Iterator[messages.FromWorker]:
+        for _ in range(2):
+            yield from self._drain()
+            yield messages.Activity("make", 0, size=1)
+            if order.file.number == self.world.scene.fatal_file:
+                raise WorkerDeath("fault")
+        yield messages.FileMade([(2, order.file.number)], {})
+
     def _survive(self, row: Row, *, checked: bool) -> None:
         if row.fatal in ("fault", "kill"):
             raise WorkerDeath(row.fatal)
@@ -263,13 +289,54 @@ class Worker:
         record = unit.record(aside, place.before, self.world.scene)
         if record.set_aside and self.world.scene.on_bad_row == "stop":
             index = record.set_aside[0].segment_row - unit.rows_before
-            yield messages.Failure(_stop_at(unit, index).to_wire(), placing=True)
+            yield messages.Failure(_stop_at(unit, index).to_wire(), "place")
         else:
             yield messages.UnitWritten(record, {"units": 1})
+            self.unsynced.append(place.unit)
 
 
 def _stop_at(unit: Unit, index: int) -> WorkerError:
     return WorkerError(f"row {unit.id.source}.{unit.id.segment}.{unit.rows_before + index}")
+
+
+class Journal:
+    """What the engine knows of units that were written in this life of it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.safe: set[UnitId] = set()  # synced, or on this host
+        self.gone: set[UnitId] = set()  # with their host, and not yet written again
+
+    def written(self, record: UnitRecord, *, here: bool) -> None:
+        unit, world = record.unit, self.world
+        assert unit in self.gone or unit not in world.written, f"{unit} was written twice"
+        assert unit not in world.durable, f"{unit} was durable, and done again"
+        assert world.written.setdefault(unit, record) == record, f"{unit} came out differently"
+        self.gone.discard(unit)
+        if here:
+            self.safe.add(unit)  # the engine can sync it at any time
+
+    def synced(self, units: list[UnitId]) -> None:
+        assert self.world.synced.issuperset(units), "not synced yet"
+        self.safe.update(units)
+
+    def orphaned(self, units: list[UnitId]) -> None:
+        assert self.safe.issuperset(units), "not written on this host"
+
+    def lost(self, units: list[UnitId]) -> None:
+        assert not self.safe.intersection(units), "what is safe is done again"
+        self.gone.update(units)
+
+    def durable(self) -> dict[UnitId, UnitRecord]:
+        """In the order they were written in; none behind a unit that is not safe, if only its
+        record knows of fatal rows."""
+        found: dict[UnitId, UnitRecord] = {}
+        for unit, record in self.world.written.items():
+            if unit in self.safe:
+                found[unit] = record
+            elif record.set_aside:
+                break
+        return found
 
 
 @dataclass
@@ -279,6 +346,8 @@ class World:
     scene: Scene
     written: dict[UnitId, UnitRecord] = field(default_factory=dict)  # in this life of the engine
     durable: dict[UnitId, UnitRecord] = field(default_factory=dict)  # from lives before it
+    made: list[int] = field(default_factory=list)  # files, in all lives: each is noted at once
+    synced: set[UnitId] = field(default_factory=set)  # by the worker that wrote them
 
     def __post_init__(self) -> None:
         scene = self.scene
@@ -298,13 +367,16 @@ class World:
         self.workers: dict[int, Worker] = {}
         self.given: dict[Key, SegmentProgress] = {}
         self.places: dict[UnitId, State] = {}
+        self.journal = Journal(self)
         self.waiting = False
         self.dispatch = Dispatch(
             self.scene.settings,
             RunSettings(workers=self.scene.workers, memory=0, on_bad_row=self.scene.on_bad_row),
             self._segments(),
             list(self.durable.values()),
-            on_written=self._note_written,
+            self.journal,
+            files=[file_task(n) for n in range(self.scene.files) if n not in self.made],
+            on_made=self._note_made,
         )
         for _ in range(self.scene.workers):
             self._start_worker()
@@ -332,16 +404,16 @@ class World:
     def _start_worker(self) -> None:
         self.started += 1
         self.workers[self.started] = Worker(self.started, self)
-        self.dispatch.joined(self.started)
+        self.dispatch.joined(self.started, here=self.workers[self.started].here)
 
-    def _note_written(self, record: UnitRecord) -> None:
-        assert record.unit not in self.written, f"{record.unit} was written twice"
-        assert record.unit not in self.durable, f"{record.unit} was durable, and done again"
-        self.written[record.unit] = record
+    def _note_made(self, file: FileTask, message: messages.FileMade) -> None:
+        assert message.pieces == [(2, file.number)], "another file's"
+        assert file.number not in self.made, f"file {file.number} was made twice"
+        self.made.append(file.number)
 
     def run(self) -> None:
         """Until the engine says that it has finished. Raises what it raises."""
-        rows = sum(len(unit.rows) for unit in self.units.values())
+        rows = sum(len(unit.rows) for unit in self.units.values()) + 2 * self.scene.files
         bound = 3000 + 400 * (rows + len(self.units)) * (1 + self.scene.resumes)
         while True:
             self.steps += 1
@@ -365,12 +437,15 @@ class World:
         states = self.dispatch.workers.values()
         if all(state.task is not None or not state.ready for state in states):
             return
+        given = [s.task.file.number for s in states if isinstance(s.task, messages.MakeFile)]
+        assert len(given) == len(set(given)), "two workers make the same file"
+        assert len(given) + len(self.made) == self.scene.files, "nobody makes a file"
         if self.dispatch.frontier.limit_reached:
             return
         tasks = [
             task.work.segment if isinstance(task, messages.TryRows) else task.segment
             for task in (state.task for state in states)
-            if task is not None
+            if isinstance(task, messages.TryRows | messages.EncodeTask)
         ]
         busy = [(segment.source, segment.number) for segment in tasks]
         assert len(busy) == len(set(busy)), "two workers have the same segment"
@@ -399,7 +474,9 @@ class World:
         if self.stalls and rng.random() < 0.05:
             self.stalls -= 1
             rng.choice(workers).stalled = True
-        moving = [w for w in workers if w.stalled or w.outbox or w.inbox or not w.waiting]
+        moving = [
+            w for w in workers if w.stalled or w.outbox or w.inbox or w.unsynced or not w.waiting
+        ]
         assert moving or self.waiting, "everybody waits, and nothing will ever come"
         if moving:
             self._move(rng.choice(moving))
@@ -409,6 +486,8 @@ class World:
             self._end(worker, "fault")
         elif worker.outbox and (worker.stalled or self.rng.random() < 0.6):
             self._deliver(worker)
+        elif worker.unsynced and not worker.stalled and self.rng.random() < 0.2:
+            worker.sync()
         elif not worker.stalled:
             try:
                 worker.step()
@@ -432,12 +511,16 @@ class World:
         self._start_worker()
 
     def _resume(self) -> None:
-        """The engine is killed. The journal has the units in the order they were written in."""
+        """The engine is killed. The journal has a part of what it could have."""
         self.resumes -= 1
-        count = self.rng.randint(0, len(self.written))
-        self.durable |= dict(list(self.written.items())[:count])
+        durable = list(self.journal.durable().items())
+        self.durable |= dict(durable[: self.rng.randint(0, len(durable))])
         self.written.clear()
         self._begin()
+
+
+def file_task(number: int) -> FileTask:
+    return FileTask(f"file-{number}", 0, 0, "train", number, 1, 0, 1, 0, 1)
 
 
 def play(scene: Scene) -> World:
@@ -451,6 +534,8 @@ def play(scene: Scene) -> World:
         return world
     aside: dict[Key, dict[int, str]] = {}
     records = world.durable | world.written
+    assert not world.journal.gone, "a unit was lost with its host"
+    assert world.journal.safe.issuperset(world.written), "finished, and a unit may still get lost"
     for record in records.values():
         for one in record.set_aside:
             key = record.unit.source, record.unit.segment
@@ -459,6 +544,8 @@ def play(scene: Scene) -> World:
     assert sorted(records) == [record.unit for record in expected], "a unit is lost, or extra"
     assert [records[record.unit] for record in expected] == expected, "a unit has a wrong place"
     assert scene.broken not in records, "it cannot be read"
+    assert sorted(world.made) == list(range(scene.files)), "a file is missing"
+    assert not 0 <= scene.fatal_file < scene.files, "it ends every worker"
     if expected:
         assert world.dispatch.frontier.state == expected[-1].after
     if scene.strict:
@@ -475,6 +562,10 @@ def _check_error(world: World, error: TokenmillError) -> None:
             assert scene.broken in within, "the limit comes before what cannot be read"
         return
     assert isinstance(error, WorkerError), f"not expected: {error!r}"
+    if error.message.startswith("file-"):
+        to_blame = error.message.startswith(f"file-{scene.fatal_file}:")
+        assert to_blame or not scene.strict, error.message
+        return
     if error.message.startswith("row "):
         assert scene.on_bad_row == "stop"
         source, segment, row = map(int, error.message.removeprefix("row ").split("."))

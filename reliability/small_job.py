@@ -68,6 +68,7 @@ class Job:
             output,
             workers=self.workers if workers is None else workers,
             start_method="fork",
+            quiet=True,
             encoder_check=False,
             **self.options,
             **more,
@@ -139,7 +140,7 @@ class ExportJob(Job):
     """`inputs` are one dataset, which is exported; there are no units in it."""
 
     def run(self, output: Path, workers: int | None = None, **more: Any) -> Result:
-        result = tokenmill.export(self.inputs[0], output, **self.options, **more)
+        result = tokenmill.export(self.inputs[0], output, quiet=True, **self.options, **more)
         return msgspec.structs.replace(result, run={"units_resumed": 0})
 
     def touched(self, output: Path) -> list[Path]:

@@ -5,9 +5,9 @@
     python prepare.py --input saved_by_datasets/        # or one.arrow
     python prepare.py --input novels.txt --tokenizer cl100k_base
 
-Any --num-proc works, 1 included, under any start method: what `datasets.map` sends to its
-processes is a tokenizer that pickles as its name. It still copies all text into the cache of
-`datasets`; prepare_fineweb.py does not, and takes half of the time.
+Every --num-proc and every start method works, because the tokenizer always pickles (as its name).
+`datasets` still copies all text into its cache. prepare_fineweb.py does not copy it, and takes half
+of the time.
 """
 
 import argparse
@@ -15,14 +15,14 @@ import glob
 import os
 
 import datasets
-import multiprocess  # what `datasets` starts its processes with
+import multiprocess  # `datasets` starts its processes with this package
 import numpy as np
 
 import tokenmill
 
 
 def load(source: str, name: str, paragraphs: str) -> datasets.Dataset:
-    """From the Hub, from parquet or Arrow files, or from one giant text."""
+    """Load a dataset from the Hub, from parquet or Arrow files, or from text files."""
     if os.path.isdir(source):
         return datasets.load_from_disk(source)
     kind = {".parquet": "parquet", ".arrow": "arrow", ".txt": "text"}.get(
@@ -38,7 +38,7 @@ def load(source: str, name: str, paragraphs: str) -> datasets.Dataset:
 
 
 def write(split: datasets.Dataset, path: str, dtype: type) -> None:
-    """The ids of all documents, one after the other. A crash leaves no half file behind."""
+    """Write the ids of all documents to one file. A crash leaves no half-written file."""
     tokens = np.memmap(f"{path}.tmp", dtype, mode="w+", shape=(int(np.sum(split["len"])),))
     position = 0
     for batch in split.with_format("arrow").iter(batch_size=1000):
@@ -54,11 +54,11 @@ def main() -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--input", default="HuggingFaceFW/fineweb-edu", help="dataset or files")
-    parser.add_argument("--name", default="sample-10BT", help="configuration of a Hub dataset")
+    parser.add_argument("--name", default="sample-10BT", help="configuration on the Hub")
     parser.add_argument("--tokenizer", default="gpt2", help="gpt2, cl100k_base ...")
     parser.add_argument("--num-proc", type=int, default=os.cpu_count())
     parser.add_argument("--start-method", choices=["fork", "spawn", "forkserver"])
-    parser.add_argument("--val", type=float, default=0.0005, help="fraction held out")
+    parser.add_argument("--val", type=float, default=0.0005, help="fraction for validation")
     parser.add_argument(
         "--sample-by",
         default="paragraph",

@@ -1,11 +1,12 @@
-"""FineWeb straight from the Hub's parquet files: train.bin and val.bin in one step.
+"""FineWeb directly from the Hub's parquet files: train.bin and val.bin in one step.
 
     python prepare_fineweb.py --version 10B
     python prepare_fineweb.py --version 100B --type classic --no-keep-downloads
     python prepare_fineweb.py --input 'my/*.parquet' -o out
 
-The same as `tokenmill fineweb --version 10B --format nanogpt`: files are tokenized as they come in,
-nothing is copied into another cache, and the same command resumes after any interruption.
+This is the same as `tokenmill fineweb --version 10B --format nanogpt`. Each file is tokenized as
+soon as it is downloaded. Nothing is copied into another cache. The same command resumes after any
+interruption.
 """
 
 import argparse
@@ -17,9 +18,9 @@ import tokenmill
 def main() -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--version", default="10B", help="10B, 100B, 350B or a dump's name")
+    parser.add_argument("--version", default="10B", help="10B, 100B, 350B or the name of a dump")
     parser.add_argument("--type", default="edu", choices=["edu", "classic"])
-    parser.add_argument("--input", nargs="+", help="parquet files of your own instead")
+    parser.add_argument("--input", nargs="+", help="your own parquet files instead of FineWeb")
     parser.add_argument("--tokenizer", default="gpt2", help="gpt2, cl100k_base ...")
     parser.add_argument("--workers", type=int, help="processes (default: all cores)")
     parser.add_argument("--val", help="validation split (default: 0.0005 of the documents)")

@@ -17,17 +17,27 @@ from tokenmill.errors import TokenmillError
 from tokenmill.modules import pickle_package_by_name
 
 if TYPE_CHECKING:
-    from tokenmill.dataset.adopt import adopt
+    from tokenmill.api import (
+        adopt,
+        download,
+        export,
+        fineweb,
+        inspect,
+        inspect_document,
+        open_dataset,
+        plan,
+        prepare,
+        verify,
+        verify_deep,
+    )
     from tokenmill.dataset.deep.comparison import DeepReport
-    from tokenmill.dataset.deep.verification import verify_deep
-    from tokenmill.dataset.export import export
-    from tokenmill.dataset.inspection import DocumentView, Summary, inspect, inspect_document
-    from tokenmill.dataset.loader import Dataset, open_dataset
-    from tokenmill.dataset.verification import Report, verify
+    from tokenmill.dataset.inspection import DocumentView, Summary
+    from tokenmill.dataset.loader import Dataset
+    from tokenmill.dataset.verification import Report
+    from tokenmill.display import PlanReport
     from tokenmill.doctor.pickling import PickleReport, explain_pickle
-    from tokenmill.fineweb_parts import fineweb
     from tokenmill.output.result import Result
-    from tokenmill.pipeline import Fetched, download, prepare
+    from tokenmill.pipeline import Fetched
     from tokenmill.tokenizer.tokenizer import Tokenizer
 
 __all__ = [
@@ -36,6 +46,7 @@ __all__ = [
     "DocumentView",
     "Fetched",
     "PickleReport",
+    "PlanReport",
     "Report",
     "Result",
     "Summary",
@@ -50,23 +61,34 @@ __all__ = [
     "inspect",
     "inspect_document",
     "open_dataset",
+    "plan",
     "prepare",
     "verify",
     "verify_deep",
 ]
 
 _HOMES = {
-    "tokenmill.dataset.adopt": {"adopt"},
+    "tokenmill.api": {
+        "adopt",
+        "download",
+        "export",
+        "fineweb",
+        "inspect",
+        "inspect_document",
+        "open_dataset",
+        "plan",
+        "prepare",
+        "verify",
+        "verify_deep",
+    },
     "tokenmill.dataset.deep.comparison": {"DeepReport"},
-    "tokenmill.dataset.deep.verification": {"verify_deep"},
-    "tokenmill.dataset.export": {"export"},
-    "tokenmill.dataset.inspection": {"DocumentView", "Summary", "inspect", "inspect_document"},
-    "tokenmill.dataset.loader": {"Dataset", "open_dataset"},
-    "tokenmill.dataset.verification": {"Report", "verify"},
+    "tokenmill.dataset.inspection": {"DocumentView", "Summary"},
+    "tokenmill.dataset.loader": {"Dataset"},
+    "tokenmill.dataset.verification": {"Report"},
+    "tokenmill.display": {"PlanReport"},
     "tokenmill.doctor.pickling": {"PickleReport", "explain_pickle"},
-    "tokenmill.fineweb_parts": {"fineweb"},
     "tokenmill.output.result": {"Result"},
-    "tokenmill.pipeline": {"Fetched", "download", "prepare"},
+    "tokenmill.pipeline": {"Fetched"},
     "tokenmill.tokenizer.tokenizer": {"Tokenizer"},
 }
 

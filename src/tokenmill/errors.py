@@ -5,7 +5,9 @@
     │   ├── InputError             exit 2   an input that cannot be read as what it claims to be
     │   ├── TooLargeError          exit 2   a value or document that --memory does not hold
     │   ├── SpecialTokenError      exit 2   a special token's string in a text (a ValueError too)
-    │   └── UnknownTokenError      exit 2   an id that stands for nothing (a KeyError too)
+    │   ├── UnknownTokenError      exit 2   an id that stands for nothing (a KeyError too)
+    │   ├── UnknownSplitError      exit 2   a split that a dataset does not have (a KeyError too)
+    │   └── UnknownKeywordError    exit 2   a keyword that there is not (a TypeError too)
     ├── RefusedError               exit 2   we could, but it would destroy or mix something
     ├── BadRowError                exit 1   a row that is not text (file, row, reason)
     ├── SourceError                exit 1   an input that broke or changed while it was read
@@ -13,8 +15,12 @@
     ├── EncoderError               exit 1   fast and reference encoder disagree, or neither can
     ├── WorkerError                exit 1   workers died or hung on the same unit or row
     ├── StorageError               exit 1   the disk said no (path and operation)
-    ├── VerificationError          exit 3   a dataset is not what its manifest says
-    └── Interrupted                exit 130 or 143   stopped by a signal; the same command resumes
+    └── VerificationError          exit 3   a dataset is not what its manifest says
+
+    Interrupted                    exit 130 or 143   stopped by a signal; the same command resumes
+
+`Interrupted` is a KeyboardInterrupt and not an Exception, so that a loop with `except Exception`
+does not swallow Ctrl-C. It is therefore not a TokenmillError.
 
 Exit codes: 0 done, 1 failed, 2 bad usage or refused, 3 verification failed, 4 done with rows
 quarantined, 130 or 143 interrupted and resumable.
@@ -81,8 +87,8 @@ def _letters(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
-class TokenmillError(Exception):
-    """Base of all errors of ours; `hint` says what to do about it, `lines` more than one line."""
+class _Report(BaseException):
+    """What all errors of ours have; `hint` says what to do about it, `lines` more than one line."""
 
     exit_code = 1
 
@@ -109,8 +115,19 @@ class TokenmillError(Exception):
         self.__notes__ = [f"hint: {self.hint}"]
         return self
 
+    def reword(self, change: Callable[[str], str]) -> None:
+        """Other words for the message and the hint."""
+        self.message = change(self.message)
+        self.args = (self.message,)
+        if self.hint:
+            self.advised(change(self.hint))
+
     def to_wire(self) -> list[str]:
         return [type(self).__name__, self.message, self.hint]
+
+
+class TokenmillError(_Report, Exception):
+    """Base of all errors of ours."""
 
 
 class UsageError(TokenmillError):
@@ -133,6 +150,16 @@ class UnknownTokenError(UsageError, KeyError):
     """tiktoken raises KeyError here."""
 
     __str__ = Exception.__str__  # a KeyError would quote it
+
+
+class UnknownSplitError(UsageError, KeyError):
+    """A dataset is a Mapping, whose `get` and `in` expect a KeyError."""
+
+    __str__ = Exception.__str__
+
+
+class UnknownKeywordError(UsageError, TypeError):
+    """Python itself raises TypeError here."""
 
 
 class RefusedError(TokenmillError):
@@ -167,7 +194,9 @@ class VerificationError(TokenmillError):
     exit_code = 3
 
 
-class Interrupted(TokenmillError):  # noqa: N818 - an interruption is not an error
+class Interrupted(_Report, KeyboardInterrupt):
+    """Ctrl-C or SIGTERM. What is durable is kept; the same call resumes."""
+
     exit_code = 130  # or 143, for SIGTERM
 
 

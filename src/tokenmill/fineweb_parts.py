@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from tokenmill.errors import UsageError
-
-if TYPE_CHECKING:
-    from tokenmill.output.result import Result
+from tokenmill.errors import UsageError, did_you_mean
 
 REPOSITORIES = {"edu": "HuggingFaceFW/fineweb-edu", "classic": "HuggingFaceFW/fineweb"}
 SAMPLES = ("10B", "100B", "350B")
@@ -30,15 +27,18 @@ class FineWeb(NamedTuple):
     output: str
     type: str
 
-    def name(self, format: str) -> str:
-        first = format.split(",")[0].strip()
+    def name(self, format: str | Sequence[str]) -> str:
+        first = (format if isinstance(format, str) else ",".join(format)).split(",")[0].strip()
         return NAMES.get(first, NAMES[DEFAULT_FORMAT])[self.type]
 
 
 def find_fineweb(version: str = "10B", type: str = "edu", revision: str = "main") -> FineWeb:
     """`version`: 10B, 100B or 350B (the samples), or a dump such as CC-MAIN-2024-10."""
     if type not in REPOSITORIES:
-        raise UsageError(f"--type {type!r}: must be one of {', '.join(REPOSITORIES)}")
+        raise UsageError(
+            f"--type {type!r}: must be one of {', '.join(REPOSITORIES)}",
+            hint=did_you_mean(str(type), REPOSITORIES).strip(),
+        )
     label = version.strip().upper()
     sample = label.removeprefix("SAMPLE-").removesuffix("T")
     if sample in SAMPLES:
@@ -55,23 +55,3 @@ def find_fineweb(version: str = "10B", type: str = "edu", revision: str = "main"
         output=NAMES["llmc"][type] + name,
         type=type,
     )
-
-
-def fineweb(
-    version: str = "10B",
-    type: str = "edu",
-    output: str | os.PathLike[str] | None = None,
-    *,
-    revision: str = "main",
-    **options: Any,
-) -> Result:
-    """Download and tokenize a sample or a dump of FineWeb; takes every argument of `prepare`.
-
-    >>> tokenmill.fineweb("10B", "edu", "edu_fineweb10B", format="llmc")
-    """
-    from tokenmill.pipeline import prepare
-
-    part = find_fineweb(version, type, revision)
-    options.setdefault("format", DEFAULT_FORMAT)
-    options["name"] = options.get("name") or part.name(options["format"])
-    return prepare(part.input, output or part.output, **options)

@@ -6,37 +6,49 @@ settings -> sources -> plan -> (lock, recover) -> downloads -> engine -> commit 
 from __future__ import annotations
 
 import contextlib
+import functools
+import multiprocessing
 import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tokenmill.amounts import counted
+from tokenmill.amounts import counted, parse_bytes, parse_count
+from tokenmill.engines.events import FilesBegun
 from tokenmill.engines.local.forkserver import start_fork_server
 from tokenmill.engines.observer import EventLog, Observer
-from tokenmill.engines.run import EncodingRun
+from tokenmill.engines.run import EncodingRun, FilesRun, Run
 from tokenmill.engines.supply import Downloads
-from tokenmill.errors import TokenmillError, UsageError
+from tokenmill.errors import Interrupted, TokenmillError, UsageError
 from tokenmill.formats import copies_of
 from tokenmill.inputs.hf_dataset import chosen_splits, dataset_files, is_dataset
 from tokenmill.inputs.kinds import refuse_changed
 from tokenmill.inputs.remote.hub import ListCache
 from tokenmill.inputs.stdin import NAME, is_stdin, stdin_file
 from tokenmill.output import commit as committing
+from tokenmill.output.file_maker import FileMaker, FileTask
+from tokenmill.output.file_tasks import FileJob, weight_of
 from tokenmill.output.journal import UnitRecord
-from tokenmill.output.recovery import bound_revisions, open_job
+from tokenmill.output.manifest import Manifest
+from tokenmill.output.recovery import bound_revisions, open_job, refuse_output
 from tokenmill.output.result import Result, warnings_of, write_run_record
 from tokenmill.output.workspace import WORK, Workspace
 from tokenmill.planning.empty_splits import refuse_surely_empty
 from tokenmill.planning.hub_tokenizer import tokenizer_address
 from tokenmill.planning.make import Proposal, make_plan
 from tokenmill.planning.needs import disk_warning, refuse_if_offline
-from tokenmill.planning.options import Options, make_options, plan_settings
+from tokenmill.planning.options import Options, make_options, plan_settings, timer_knobs
+from tokenmill.settings import RunSettings
 from tokenmill.system.cache import keep_in_cache, read_from_cache
 from tokenmill.system.interrupts import Interrupts, interruptible
+from tokenmill.system.memory import fit_budget
+from tokenmill.system.store import Place
+
+if TYPE_CHECKING:
+    from tokenmill.planning.estimate import Estimate
 
 DOWNLOAD_TICK_SECONDS = 0.1
 
@@ -108,7 +120,7 @@ def _prepare(
         observer.note(prepared.budget.note)
     if not prepared.run.allow_empty_split:
         refuse_surely_empty(prepared.plan)
-    workspace = Workspace(output)
+    workspace = Workspace(output, prepared.run.scratch)
     supply = make_supply(prepared, workspace)
     is_new = not workspace.has(workspace.plan) and not workspace.has(workspace.manifest)
     if is_new:
@@ -128,18 +140,7 @@ def _prepare(
             record = _encode(run)
             for source in prepared.plan.sources:
                 refuse_changed(source)
-            # Workers have written the first copy of the tokens; the others may take a while.
-            others = [layout.format for layout in copies_of(prepared.plan.settings)[1:]]
-            if others:
-                observer.note(f"encoded; now writing {', '.join(others)}")
-            manifest = committing.commit(
-                prepared.plan,
-                run.books.ledger,
-                run.dispatch.frontier.state,
-                workspace,
-                interrupts.check,
-                allow_empty=prepared.run.allow_empty_split or prepared.plan.settings.limited,
-            )
+            manifest = _commit(run, workspace, record)
         seconds = time.monotonic() - began
         if workspace.has(WORK):
             if record or not workspace.has(workspace.run_record):  # a crash may have come after it
@@ -231,6 +232,22 @@ def with_needs(prepared: Proposal) -> Proposal:
     return msgspec.structs.replace(prepared, needs=supply.needs())
 
 
+def forecast(
+    inputs: Any, output: str | os.PathLike[str], options: dict[str, Any], *, probe: bool = True
+) -> tuple[Proposal, Estimate]:
+    """For `plan`: the plan and what it would take. Writes nothing."""
+    from tokenmill.planning.estimate import make_estimate
+
+    wanted = make_options(options)
+    least = wanted.min_shard_tokens
+    prepared = propose(inputs, output, wanted, keep_listings=False)
+    if not prepared.run.overwrite:
+        refuse_output(prepared.plan, Workspace(output))
+    prepared = with_needs(prepared)
+    minimum = None if least is None else parse_count(least, what="--min-shard-tokens")
+    return prepared, make_estimate(prepared, probe=probe, min_shard_tokens=minimum)
+
+
 def _survey(
     prepared: Proposal,
     supply: Downloads,
@@ -265,21 +282,98 @@ def propose(
     return prepared
 
 
-def _encode(run: EncodingRun) -> dict[str, Any]:
-    """Encode and write every unit that is not durable yet; all of them are when this returns."""
+def _commit(run: EncodingRun, workspace: Workspace, record: dict[str, Any]) -> Manifest:
+    """Make what no unit wrote, and publish; what that took is added to the record of the run."""
+    # Workers have written the first copy of the tokens; the others may take a while.
+    others = [layout.format for layout in copies_of(run.plan.settings)[1:]]
+    if others:
+        run.log.observer.note(f"encoded; now writing {', '.join(others)}")
+    began = time.monotonic()
+    manifest = committing.commit(
+        run.plan,
+        run.books.ledger,
+        run.dispatch.frontier.state,
+        workspace,
+        run.check_interrupt,
+        allow_empty=run.settings.allow_empty_split or run.plan.settings.limited,
+        make_files=functools.partial(_make_files, run.settings, run.log),
+    )
+    if others:
+        record["seconds_making"] = round(time.monotonic() - began, 3)
+    record |= {"timeline": run.log.timeline, "retries": run.snapshot.retries}
+    return manifest
+
+
+def export(
+    directory: Place,
+    output: str | os.PathLike[str],
+    *,
+    workers: int | None = None,
+    memory: str | int | None = None,
+    observer: Observer | None = None,
+    overwrite: bool = False,
+    note: Callable[[str], None] = lambda text: None,
+    **options: Any,
+) -> Result:
+    """Convert a finished dataset: `export("out", "out-megatron", format="megatron")`.
+
+    `workers` and `memory` as for `prepare`; few bytes are written by this process alone.
+    """
+    from tokenmill.dataset import export as converting
+
+    if workers is None and multiprocessing.current_process().daemon:
+        workers = 0  # it may not start any
+    parsed = None if memory is None else parse_bytes(memory, what="--memory")
+    budget = fit_budget(workers, parsed)
+    run = RunSettings(workers=budget.workers, memory=budget.memory, **timer_knobs())
+    if budget.note and observer:
+        observer.note(budget.note)
+    make_files = functools.partial(_make_files, run, EventLog(observer or Observer()))
+    return converting.export(
+        directory, output, overwrite=overwrite, note=note, make_files=make_files, **options
+    )
+
+
+def _make_files(
+    settings: RunSettings, log: EventLog, job: FileJob, files: list[FileTask], maker: FileMaker
+) -> None:
+    """Files of other formats or of another dataset, by all workers; by this process if that is
+    quicker than to start them."""
+    size = sum(weight_of(job.settings, file) for file in files)
+    if not files:
+        return
+    if size < settings.make_bytes:
+        settings = msgspec.structs.replace(settings, workers=0)
+    log.add(FilesBegun(len(files), size))
+    # Free if the server runs already. It opens no encoder.
+    start_fork_server(
+        tokenizer="", pattern="", encoder="auto", encoder_check="none",
+        workers=settings.workers, start_method=settings.start_method,
+    )  # fmt: skip
+    run = FilesRun(job, files, settings, log, maker)
+    _work(run)
+    run.report()
+
+
+def _work(run: Run) -> None:
     from tokenmill.engines.inline import run_inline
     from tokenmill.engines.local.supervisor import LocalEngine
 
+    if run.settings.workers == 0:
+        run_inline(run)
+    else:
+        LocalEngine(run).work()
+
+
+def _encode(run: EncodingRun) -> dict[str, Any]:
+    """Encode and write every unit that is not durable yet; all of them are when this returns."""
     books, decision = run.books, run.prepared.decision
     books.on_durable = run.supply.units_durable
     run.supply.start()
     began = time.monotonic()
     try:
-        if run.settings.workers == 0:
-            run_inline(run)
-        else:
-            LocalEngine(run).work()
-    except TokenmillError:
+        _work(run)
+    except (TokenmillError, Interrupted):
         # The error that stopped us is the news, not that syncing fails too.
         with contextlib.suppress(TokenmillError):
             books.sync_now()  # the units that are written count
@@ -290,9 +384,7 @@ def _encode(run: EncodingRun) -> dict[str, Any]:
         "seconds_starting": round(run.seconds_starting, 3),  # of these, until a worker was ready
         "units_resumed": books.resumed_units,
         "units_encoded": books.encoded_units,
-        "retries": run.snapshot.retries,
         "probes": run.snapshot.probes,
-        "timeline": run.log.timeline,
         "encoder_check": run.settings.encoder_check,
         "encoder": {
             "name": decision.encoder,

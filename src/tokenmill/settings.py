@@ -211,6 +211,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     overwrite: bool = False
     keep_downloads: bool = True
     downloads: int = DEFAULT_DOWNLOADS
+    scratch: str = ""  # the folder for units that wait for their place; "": the work folder
     sync_seconds: float = 2.0
     sync_bytes: int = 256_000_000
     stuck_seconds: float = 60.0
+    make_bytes: float = 32_000_000  # of files to make: fewer are not worth the start of workers

@@ -8,7 +8,7 @@ from pathlib import Path
 import tokenmill
 
 
-def total(tokens: tokenmill.dataset.loader.Tokens, start: int) -> int:
+def total(tokens: tokenmill.dataset.views.Tokens, start: int) -> int:
     return int(tokens[start : start + 1000].sum())
 
 

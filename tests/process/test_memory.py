@@ -45,4 +45,4 @@ def test_the_encoder_is_not_given_a_word_it_has_no_memory_for(tmp_path: Path) ->
     path.write_bytes(b"x" * 12_000_000)
     with pytest.raises(TooLargeError, match="12,000,000 of them without white space") as caught:
         tokenmill.prepare(path, tmp_path / "o", workers=1, memory="650MB", val="none")
-    assert "--memory 1030MB" in caught.value.hint
+    assert "memory='1030MB'" in caught.value.hint

@@ -24,6 +24,8 @@ from support.commands import command, dataset_bytes
 import tokenmill
 from tokenmill import pipeline
 from tokenmill.cli import prepare as cli_prepare
+from tokenmill.engines.events import Event, UnitDone
+from tokenmill.engines.observer import Observer
 from tokenmill.errors import Interrupted
 from tokenmill.inputs import find as sources
 from tokenmill.planning import make
@@ -359,3 +361,43 @@ def test_the_error_names_the_signal() -> None:
     with pytest.raises(Interrupted, match="stopped by SIGTERM") as stopped:
         interrupts.check()
     assert stopped.value.exit_code == 143
+
+
+def test_a_loop_that_catches_every_exception_does_not_swallow_ctrl_c(
+    inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert issubclass(Interrupted, KeyboardInterrupt)
+    assert not issubclass(Interrupted, Exception)
+    begun: list[str] = []
+
+    def signalled(*_: object, **__: object) -> object:
+        send()
+        time.sleep(30)
+        raise AssertionError("it waited")
+
+    monkeypatch.setattr(make, "find_sources", signalled)
+
+    def loop() -> None:
+        for name in ("a", "b"):
+            begun.append(name)
+            try:
+                tokenmill.prepare(inputs, tmp_path / name, workers=0)
+            except Exception:
+                continue
+
+    with pytest.raises(KeyboardInterrupt):
+        loop()
+    assert begun == ["a"]
+
+
+def test_units_that_were_written_before_a_signal_are_durable(
+    inputs: list[Path], tmp_path: Path
+) -> None:
+    class Signalling(Observer):
+        def event(self, seconds: float, event: Event) -> None:
+            if isinstance(event, UnitDone):
+                send()
+
+    with pytest.raises(Interrupted):
+        tokenmill.prepare(inputs, tmp_path / "o", workers=0, observer=Signalling())
+    assert tokenmill.prepare(inputs, tmp_path / "o", workers=0).run["units_resumed"] > 0

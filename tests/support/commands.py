@@ -109,8 +109,8 @@ def interrupted(inputs: list[Path], output: Path, units: int = 3, **options: obj
 
     written = UnitLog.written
 
-    def stop_after(self: UnitLog, record: object) -> None:
-        written(self, record)  # type: ignore[arg-type]
+    def stop_after(self: UnitLog, record: object, *, here: bool = True) -> None:
+        written(self, record, here=here)  # type: ignore[arg-type]
         if self.encoded_units == units:
             raise TokenmillError("that is enough")
 

@@ -9,7 +9,16 @@ import click
 
 from tokenmill.amounts import counted, show_bytes, show_speed
 from tokenmill.cli.help import choices, complete_format
-from tokenmill.cli.options import JSON, LAYOUT, TOKENIZER, command, echo_json, with_options
+from tokenmill.cli.options import (
+    JSON,
+    LAYOUT,
+    RUN,
+    RUN_ONLY,
+    TOKENIZER,
+    command,
+    echo_json,
+    with_options,
+)
 
 if TYPE_CHECKING:
     from tokenmill.output.result import Result
@@ -34,18 +43,26 @@ if TYPE_CHECKING:
     help="As for `prepare`, one or several.",
 )
 @with_options(*LAYOUT)
+@with_options(*RUN[:2])
 @click.option("--overwrite", is_flag=True, help="Remove what tokenmill made in DIR before.")
+@with_options(*RUN_ONLY[1:])
 @JSON
-def export_command(directory: str, output: str, as_json: bool, **options: Any) -> None:
+def export_command(
+    directory: str, output: str, as_json: bool, quiet: bool, progress: str, **options: Any
+) -> None:
     """Convert a finished dataset to another format, without encoding again.
 
     The dataset is verified first. Documents and the validation split stay as they are; the files
     are those that `prepare` would have written. The same command resumes.
     """
-    from tokenmill.dataset.export import export
+    from tokenmill.cli.progress import shown_progress
+    from tokenmill.pipeline import export
 
-    note = _note if not as_json else lambda text: None
-    _echo(export(directory, output, note=note, **options), as_json)
+    quiet = quiet or as_json
+    note = _note if not quiet and progress != "json" else lambda text: None
+    with shown_progress(quiet, progress) as observer:
+        result = export(directory, output, observer=observer, note=note, **options)
+    _echo(result, as_json)
 
 
 @command(

@@ -74,7 +74,7 @@ def _run() -> int:
     return status if isinstance(status, int) else EXIT_OK
 
 
-def _report(error: TokenmillError) -> int:
+def _report(error: TokenmillError | Interrupted) -> int:
     if os.environ.get("TOKENMILL_DEBUG"):
         import traceback
 

@@ -322,6 +322,14 @@ RUN = [
     click.option(
         "--downloads", type=WHOLE_NUMBER, default=4, metavar="N", help="Parallel downloads."
     ),
+    click.option(
+        "--scratch",
+        type=click.Path(file_okay=False),
+        default="",
+        show_default="inside the output folder",
+        metavar="DIR",
+        help="A folder on a local disk for tokens that wait to be written.",
+    ),
     click.option("--overwrite", is_flag=True, help="Replace a dataset that tokenmill made in DIR."),
     JSON,
 ]

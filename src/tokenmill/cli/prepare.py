@@ -105,8 +105,7 @@ def run_prepare(
         start_fork_server(**options)
     from tokenmill import pipeline
     from tokenmill.cli import summary
-    from tokenmill.cli.progress import JsonProgress, LiveProgress, PlainProgress
-    from tokenmill.engines.observer import Observer
+    from tokenmill.cli.progress import shown_progress
     from tokenmill.output.workspace import Workspace
 
     def on_plan(prepared: Proposal) -> None:
@@ -114,13 +113,10 @@ def run_prepare(
         _begun = not download_only
         if not download_only:
             Workspace(output).put_command(safe(same_command()))
-        if not quiet:
+        if not quiet and progress != "json":
             click.echo("\n".join(summary.plan_lines_before(prepared)), err=True)
 
-    shown: type[Observer] = LiveProgress if sys.stderr.isatty() else PlainProgress
-    if quiet or progress == "json":
-        shown, quiet = Observer if quiet else JsonProgress, True
-    with shown() as observer:
+    with shown_progress(quiet, progress) as observer:
         options |= {"observer": observer, "on_plan": on_plan}
         if download_only:
             fetched = pipeline.download(inputs, output, **options)

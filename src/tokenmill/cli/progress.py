@@ -32,20 +32,21 @@ class Rates:
 
     def __init__(self) -> None:
         self.began = time.monotonic()
+        self.making = 0.0  # when the first file was begun
         self.waited: float | None = None  # seconds until a downloaded file could be encoded
 
     def _elapsed(self) -> float:
         return max(1e-3, time.monotonic() - self.began)
 
     def bars(self, s: Snapshot) -> Iterator[Bar]:
-        """Downloads, if there are any; then encoding."""
+        """Downloads, if there are any; then encoding, and then the files made of its tokens."""
         elapsed = self._elapsed()
         if s.fetch_total:
             left = _eta(self._download_eta(s))
             speed = show_speed(s.fetched_bytes / elapsed)
             details = [left, f"{s.fetching} files at a time"]
             yield Bar("downloading", s.fetched_bytes, s.fetch_total, speed, details)
-        if s.bytes_total:
+        if s.bytes_total and not s.files_total:
             speeds = f"{show_speed(s.text_bytes / elapsed)} {show_count(s.tokens / elapsed)} tok/s"
             details = [
                 _eta(self.eta(s)),
@@ -55,6 +56,15 @@ class Rates:
                 f"{s.quarantined} quarantined",
             ]
             yield Bar("encoding", s.bytes_done, s.bytes_total, speeds, details)
+
+        if s.files_total:
+            self.making = self.making or time.monotonic()
+            seconds = max(1e-3, time.monotonic() - self.making)
+            done = min(s.made_bytes, s.make_total)
+            eta = (s.make_total - done) * seconds / done if done else None
+            files = f"{s.files_made} of {s.files_total} files or parts"
+            details = [_eta(eta), files, f"{s.workers} workers"]
+            yield Bar("writing", done, s.make_total, show_speed(done / seconds), details)
 
     def eta(self, s: Snapshot) -> float | None:
         """The slower of download and encoding decides how long the rest takes. None: nothing is
@@ -90,7 +100,7 @@ class PlainProgress(Observer):
             return
         self.printed = time.monotonic()
         for bar in self.rates.bars(snapshot):
-            if bar.name == "encoding" or bar.done < bar.total:
+            if bar.name != "downloading" or bar.done < bar.total:
                 line = [f"{bar.name} {100 * bar.done / bar.total:.1f}%", bar.speeds, *bar.details]
                 print("  ".join(line), file=sys.stderr, flush=True)
 
@@ -153,3 +163,12 @@ class LiveProgress(Observer):
 
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
+
+
+def shown_progress(quiet: bool, progress: str) -> Observer:
+    """As `--quiet` and `--progress` say."""
+    if quiet:
+        return Observer()
+    if progress == "json":
+        return JsonProgress()
+    return LiveProgress() if sys.stderr.isatty() else PlainProgress()

@@ -22,10 +22,19 @@ from tokenmill.dataset.streams import Stream, open_streams
 from tokenmill.dataset.verification import missing_files, read_run, verify
 from tokenmill.errors import RefusedError, UsageError, VerificationError
 from tokenmill.output.commit import IMPORTED, Content
-from tokenmill.output.editions import UNITS, DatasetFile, dataset_file, index_tables, make_edition
+from tokenmill.output.editions import (
+    UNITS,
+    DatasetFile,
+    cut_edition,
+    dataset_file,
+    index_tables,
+    make_editions,
+)
 from tokenmill.output.file_maker import FileMaker
+from tokenmill.output.file_tasks import FileJob, MakeFiles
 from tokenmill.output.manifest import Manifest
 from tokenmill.output.result import Result, short_shards
+from tokenmill.output.stored import StreamFiles, TokenFile
 from tokenmill.output.workspace import Workspace
 from tokenmill.planning.options import Options, formats_of, layout_settings, make_options
 from tokenmill.planning.plan import BoundPlan
@@ -45,6 +54,7 @@ def export(
     *,
     overwrite: bool = False,
     note: Callable[[str], None] = lambda text: None,
+    make_files: MakeFiles | None = None,
     **options: Any,
 ) -> Result:
     """Convert a finished dataset: `export("out", "out-megatron", format="megatron")`."""
@@ -59,7 +69,7 @@ def export(
         raise VerificationError(what, lines=[f"{name}: missing" for name in missing[:10]])
     plan = _plan(source, make_options(options), output)
     workspace = Workspace(output)
-    convert = functools.partial(_convert, source, plan, note)
+    convert = functools.partial(_convert, source, plan, note, make_files)
     with interruptible() as interrupts:
         if overwrite or not workspace.has(workspace.manifest):
             if not overwrite:  # which makes room, nobody knows how much
@@ -159,13 +169,36 @@ def _grows(manifest: Manifest, settings: PlanSettings, layout: Layout) -> int:
     return sum(map(len, after)) - sum(map(len, before))
 
 
+def _stream_files(stream: Stream) -> StreamFiles:
+    """For another process, which reads the same files."""
+    return StreamFiles(
+        stream.name,
+        stream.settings,
+        stream.layout,
+        stream.tokens,
+        stream.documents,
+        tuple(TokenFile(file.path, file.first_token, file.tokens) for file in stream.files),
+        f"index/{stream.name}.ends",
+        f"index/{stream.name}.runs",
+        tuple(stream.source_names),
+        stream.format.framed,
+    )
+
+
 def _convert(
-    source: Dataset, plan: BoundPlan, note: Callable[[str], None], maker: FileMaker
+    source: Dataset,
+    plan: BoundPlan,
+    note: Callable[[str], None],
+    make_files: MakeFiles | None,
+    maker: FileMaker,
 ) -> Content:
     """The source's counts and sources, with the tokens that the new frame gives."""
     note("writing")
     manifest, settings, streams = source.manifest, plan.settings, open_streams(source)
-    editions = [make_edition(plan, layout, streams, maker) for layout in settings.layouts]
+    about = tuple(map(_stream_files, streams))
+    job = FileJob(settings, about, source.store.where(), str(maker.output))
+    cuts = [cut_edition(plan, layout, streams) for layout in settings.layouts]
+    editions = make_editions(plan, cuts, job, maker, make_files)
     files = [file for edition in editions for file in edition.files]
     files += _index(source, settings, streams, maker)
     files += index_tables(files, read_whole(source.store, UNITS), maker.files)

@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tokenmill.dataset.loader import Dataset, damaged, open_dataset
+from tokenmill.dataset.loader import Dataset, open_dataset
 from tokenmill.dataset.verification import read_run
+from tokenmill.dataset.views import damaged
 from tokenmill.errors import UsageError, did_you_mean
 from tokenmill.system.store import Place, Store, read_range
 from tokenmill.texts import I64
@@ -63,6 +64,12 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     largest_sources: list[dict[str, Any]]
     made: dict[str, Any]
 
+    def __repr__(self) -> str:
+        return (
+            f"Summary({self.directory!r}: {self.counts['documents']:,} documents, "
+            f"{self.counts['tokens']:,} tokens, {self.sources:,} sources)"
+        )
+
 
 class DocumentView(msgspec.Struct, frozen=True, kw_only=True):
     """One document: where it came from, where it is, and what it says."""
@@ -82,6 +89,13 @@ class DocumentView(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     token: int = -1  # the position in `ids` that was asked for; -1: the document was
     character: int = -1  # where in `text` that token begins
+
+    def __repr__(self) -> str:
+        begin = self.text[:60] + "..." * (len(self.text) > 60)
+        return (
+            f"DocumentView({self.split} {self.document:,} of {self.documents:,}: {self.tokens:,} "
+            f"tokens, {self.source!r} row {self.row:,}, {begin!r})"
+        )
 
 
 def inspect(directory: Place) -> Summary:

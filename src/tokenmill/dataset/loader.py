@@ -6,33 +6,39 @@ nowhere. Only `verify` tells whether every byte is right.
 
 from __future__ import annotations
 
-import bisect
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from tokenmill.dataset.verification import no_dataset, size_fault
-from tokenmill.errors import UsageError, VerificationError
+from tokenmill.dataset.verification import no_dataset, read_run, size_fault
+from tokenmill.dataset.views import Split, damaged
+from tokenmill.errors import UnknownSplitError, UsageError, VerificationError, did_you_mean
 from tokenmill.formats import get_format
-from tokenmill.formats.base import Array, Slices, TokenPieces
+from tokenmill.formats.base import Array, Slices
 from tokenmill.output.manifest import MANIFEST, FileEntry, Manifest, SplitEntry
 from tokenmill.settings import Layout, PlanSettings
 from tokenmill.system.store import Place, Store, has_file, store_of
+from tokenmill.tokenizer.encoders.decoding import encoding_of
+
+if TYPE_CHECKING:
+    from tokenmill.tokenizer.tokenizer import Tokenizer
 
 Opened = TypeVar("Opened")
-MOST_TOKENS = 1 << 62  # no document ends there
+# What others call the splits that are `train` and `val` here.
+SPLIT_NAMES = {
+    "training": "train",
+    **dict.fromkeys(("validation", "valid", "dev", "eval", "test"), "val"),
+}
 
 
-def open_dataset(directory: Place, *, format: str | None = None) -> Dataset:
-    """A finished dataset: `ds["train"].tokens[i:j]`, `ds["train"].documents[i]`, `len()`.
-
-    If it is in several formats, `format` says which; the documents are the same in each.
-    """
+def open_dataset(
+    directory: Place, *, format: str | None = None, tokenizer: str | None = None
+) -> Dataset:
     store = store_of(directory)
-    dataset = Dataset(store, _load(store), format)
+    dataset = Dataset(store, _load(store), format, tokenizer)
     for split in dataset.splits:
         if split.tokens:
             dataset.check_size(f"index/{split.stream}.ends")
@@ -45,10 +51,6 @@ def _load(store: Store) -> Manifest:
     return Manifest.load(store)
 
 
-def damaged(where: object, what: str) -> VerificationError:
-    return VerificationError(f"{where}: {what}", hint="`tokenmill verify` tells what is damaged")
-
-
 class Dataset(Mapping[str, "Split"]):
     """Splits by name; those without a token are not there.
 
@@ -56,14 +58,57 @@ class Dataset(Mapping[str, "Split"]):
     memory maps: a data loader sends it to every worker process. There it opens at its first use.
     """
 
-    def __init__(self, store: Store, manifest: Manifest, format: str | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        manifest: Manifest,
+        format: str | None = None,
+        tokenizer: str | None = None,
+    ) -> None:
         self.store, self.manifest, self._format = store, manifest, format
+        self._tokenizer_file = tokenizer
         if format not in (None, *self._layouts):
-            hint = f"there is: {', '.join(self._layouts)}"
+            hint = did_you_mean(str(format), self._layouts)
+            hint += f"the dataset has: {', '.join(self._layouts)}"
             raise UsageError(f"no format {format!r} in this dataset", hint=hint)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (self.store, self._format, self._manifest_checksum)
+        known = self.store, self._format, self._manifest_checksum, self._tokenizer_file
+        return _unpickled, known
+
+    def __repr__(self) -> str:
+        where = repr(self.store.where())
+        if "manifest" not in vars(self):  # unpickled; its folder may not even be there
+            return f"Dataset({where}, not opened yet)"
+        splits = "; ".join(
+            f"{s.name}: {s.documents:,} documents, {s.tokens:,} tokens" for s in self.splits
+        )
+        return f"Dataset({where}, {self.layout.format}, {self.settings.tokenizer}; {splits})"
+
+    @functools.cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that this dataset was made with: it encodes, and decodes documents."""
+        from tokenmill.tokenizer.tokenizer import Tokenizer
+
+        settings = self.settings
+        try:
+            encoding = encoding_of(settings, read_run(self.store), self._tokenizer_file)
+        except (UsageError, VerificationError) as error:
+            where = self.store.where()
+            told = f"say where the file is now: open_dataset({where!r}, tokenizer='FILE')"
+            raise error.advised(told) from None
+        eot = settings.eot_id if settings.eot_id >= 0 else None
+        if not encoding.path:
+            return Tokenizer(encoding.name, eot=eot)
+        # A file of ranks names no special tokens: those that the user named are in the settings.
+        others = {f"<id {i}>": i for i in (settings.eot_id, settings.bos_id) if i >= 0}
+        bare = others and not encoding.special_tokens and settings.pattern
+        return Tokenizer(
+            encoding.path,
+            pattern=settings.pattern,
+            special_tokens=others if bare else None,
+            eot=eot,
+        )
 
     @property
     def directory(self) -> Path:
@@ -114,7 +159,16 @@ class Dataset(Mapping[str, "Split"]):
         return {s.name: Split(self, s.name) for s in self.splits if s.tokens}
 
     def __getitem__(self, name: str) -> Split:
-        return self._splits[name]
+        if name in self._splits:
+            return self._splits[name]
+        if any(split.name == name for split in self.splits):
+            raise UnknownSplitError(f"the split {name!r} of this dataset is empty")
+        meant = {word: split for word, split in SPLIT_NAMES.items() if split in self._splits}
+        hint = did_you_mean(str(name), self._splits, meant)
+        raise UnknownSplitError(
+            f"no split {name!r} in this dataset",
+            hint=f"{hint}the dataset has: {', '.join(self._splits) or 'no splits'}",
+        )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._splits)
@@ -144,162 +198,10 @@ class Dataset(Mapping[str, "Split"]):
         return self.opened(file.path, lambda content: read(self.layout, content, file.tokens))
 
 
-def _unpickled(store: Store, format: str | None, checksum: str) -> Dataset:
+def _unpickled(
+    store: Store, format: str | None, checksum: str, tokenizer: str | None = None
+) -> Dataset:
     dataset = Dataset.__new__(Dataset)
-    dataset.store, dataset._format = store, format
+    dataset.store, dataset._format, dataset._tokenizer_file = store, format, tokenizer
     dataset._manifest_checksum = checksum
     return dataset
-
-
-def _position(index: int, length: int, what: str) -> int:
-    """An index as Python counts, from the end where it is negative."""
-    try:
-        return range(length)[index]
-    except IndexError:
-        raise IndexError(f"{what} {index} of {length}") from None
-
-
-class _View:
-    """Something of a split; pickled as the dataset and the name of the split."""
-
-    def __init__(self, dataset: Dataset, name: str) -> None:
-        self._dataset, self.name = dataset, name
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._dataset, self.name)
-
-
-class Split(_View):
-    @functools.cached_property
-    def tokens(self) -> Tokens:
-        return Tokens(self._dataset, self.name)
-
-    @functools.cached_property
-    def documents(self) -> Documents:
-        return Documents(self._dataset, self.name)
-
-
-class Tokens(_View):
-    """All tokens of a split as one long array, memory-mapped file by file."""
-
-    # A map holds a descriptor, of which a process may have 1,024, and a dataset 10,000 files.
-    MAX_OPEN = 64
-
-    @functools.cached_property
-    def _files(self) -> list[FileEntry]:
-        return [file for file in self._dataset.token_files if file.split == self.name]
-
-    @functools.cached_property
-    def _pieces(self) -> TokenPieces:
-        lengths = [file.tokens for file in self._files]
-        read = functools.lru_cache(self.MAX_OPEN)(self._open)
-        return TokenPieces(self._dataset.layout, sum(lengths), lengths, read)
-
-    def _open(self, number: int) -> Slices:
-        return self._dataset.open_tokens(self._files[number])
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self._pieces.dtype
-
-    def __len__(self) -> int:
-        return self._pieces.tokens
-
-    @overload
-    def __getitem__(self, index: int) -> int: ...
-    @overload
-    def __getitem__(self, index: slice) -> Array: ...
-    def __getitem__(self, index: int | slice) -> int | Array:
-        if not isinstance(index, slice):
-            position = _position(index, len(self), "token")
-            return int(self._pieces[position : position + 1][0])
-        chosen = range(len(self))[index]
-        if not chosen:
-            return np.zeros(0, self.dtype)
-        start, last = sorted((chosen[0], chosen[-1]))
-        return self._pieces[start : last + 1][:: chosen.step]
-
-
-class Documents(_View):
-    """Documents of a split in order, separator included; one cut by a border is there in part."""
-
-    @functools.cached_property
-    def _entry(self) -> SplitEntry:
-        return next(split for split in self._dataset.splits if split.name == self.name)
-
-    @functools.cached_property
-    def _tokens(self) -> Tokens:
-        return self._dataset[self.name].tokens
-
-    @functools.cached_property
-    def _ends(self) -> Array:
-        return self._dataset.index(f"{self._entry.stream}.ends")
-
-    @functools.cached_property
-    def _first(self) -> int:
-        """The number in its stream of the split's first document."""
-        return self._ended_by(self._entry.first_token) if self._entry.first_token else 0
-
-    @functools.cached_property
-    def _runs(self) -> Array:
-        return self._dataset.index(f"{self._entry.stream}.runs").reshape(-1, 3)
-
-    def __len__(self) -> int:
-        return self._entry.documents
-
-    def _ended_by(self, token: int) -> int:
-        """Documents of the stream that end at or before its token `token`."""
-        # As uint64: with a plain int numpy would convert, and so read, the whole index.
-        return int(np.searchsorted(self._ends, np.uint64(token), side="right"))
-
-    def _number(self, index: int) -> int:
-        """A document's number in its stream."""
-        return _position(index, len(self), "document") + self._first
-
-    def whole_span(self, index: int) -> tuple[int, int]:
-        """First token and end of a document, counted in its split, also if outside of it.
-
-        A document cut by the border between val and train begins before its split or ends after it.
-        """
-        position = self._number(index)
-        if position >= len(self._ends):
-            raise self._lost(f"document {index} is not in it")
-        start = int(self._ends[position - 1]) if position else 0
-        end = int(self._ends[position])
-        if not start <= end < MOST_TOKENS:
-            raise self._lost(f"document {index} ends before it begins")
-        return start - self._entry.first_token, end - self._entry.first_token
-
-    def _lost(self, what: str, kind: str = "ends") -> VerificationError:
-        return damaged(self._dataset.store.where(f"index/{self._entry.stream}.{kind}"), what)
-
-    def span(self, index: int) -> tuple[int, int]:
-        """First token and end of a document, counted in its split."""
-        start, end = self.whole_span(index)
-        return max(0, start), min(len(self._tokens), end)
-
-    def at(self, token: int) -> int:
-        """The number of the document that holds a token of this split."""
-        position = _position(token, len(self._tokens), "token")
-        document = self._ended_by(position + self._entry.first_token) - self._first
-        if not 0 <= document < len(self):
-            raise self._lost(f"token {token} is in none of the documents")
-        return document
-
-    def source(self, index: int) -> tuple[str, int]:
-        """Name of the input file and row, counted from 0, that a document was made from."""
-        position = self._number(index)
-        runs = self._runs
-        at = bisect.bisect_right(range(len(runs)), position, key=lambda i: int(runs[i, 0])) - 1
-        first, source, row = runs[at].tolist()
-        sources = self._dataset.manifest.sources
-        if at < 0 or not first <= position or source >= len(sources):
-            raise self._lost(f"document {index} comes from no source", "runs")
-        return str(sources[source]["name"]), row + position - first
-
-    def __getitem__(self, index: int) -> Array:
-        start, end = self.span(index)
-        return self._tokens[start:end]
-
-    def __iter__(self) -> Iterator[Array]:
-        return (self[i] for i in range(len(self)))

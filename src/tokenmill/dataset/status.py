@@ -153,7 +153,7 @@ def _bytes_done(
             if number in at_hand:
                 segments = list(segments_of(at_hand[number], reading))
             else:
-                content = (workspace.cuts / str(number)).read_bytes()
+                content = workspace.cut(number) or b""
                 segments = msgspec.json.decode(content, type=list[Segment])
         if segments is None:
             return -1

@@ -16,14 +16,17 @@ from __future__ import annotations
 import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, Protocol
 
 from tokenmill.engines import events, messages
 from tokenmill.engines.events import Event
 from tokenmill.engines.frontier import Frontier, SegmentProgress
 from tokenmill.engines.hunt import MAX_ASIDE, MAX_DEATHS, DeathCount, FatalRowSearch, WorkerEnd
+from tokenmill.engines.making import FilesToMake
 from tokenmill.engines.messages import Activity, Place, Task
 from tokenmill.errors import WorkerError, from_wire
 from tokenmill.inputs.segments import UnitId
+from tokenmill.output.file_maker import FileTask
 from tokenmill.output.journal import UnitRecord
 from tokenmill.settings import PlanSettings, RunSettings
 from tokenmill.tokens.counts import State
@@ -32,16 +35,44 @@ from tokenmill.tokens.counts import State
 MAX_PLACING = 16
 
 
+class Books(Protocol):
+    """What is told of units as they are written; `UnitLog` makes them durable."""
+
+    def written(self, record: UnitRecord, *, here: bool) -> None:
+        """`here`: by a worker on the engine's host."""
+        ...
+
+    def synced(self, units: list[UnitId]) -> None:
+        """The worker that wrote these units has synced them."""
+        ...
+
+    def orphaned(self, units: list[UnitId]) -> None:
+        """The worker that wrote these units died, on this host, before it had synced them."""
+        ...
+
+    def lost(self, units: list[UnitId]) -> None:
+        """It died on another host: these units will be written again."""
+        ...
+
+
+class UnsyncedUnit(NamedTuple):
+    segment: SegmentProgress
+    record: UnitRecord
+
+
 class WorkerState:
     """What is known of one worker."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, here: bool) -> None:
+        self.here = here  # on the engine's host
         self.ready = False
         self.task: Task | None = None
         self.doing = Activity("read", 0)
         self.held: set[UnitId] = set()  # encoded and not yet written
         self.to_place: deque[Place] = deque()
         self.placing: deque[UnitId] = deque()  # sent and not yet written, in order
+        self.made_bytes = 0  # of the file that it makes
+        self.unsynced: dict[UnitId, UnsyncedUnit] = {}  # written
         self.stats: dict[str, int] = {}
         self.reports = 0
 
@@ -60,16 +91,20 @@ class Dispatch:
         settings: PlanSettings,
         run: RunSettings,
         segments: Iterable[SegmentProgress | None],
-        durable: Iterable[UnitRecord] = (),
+        durable: Iterable[UnitRecord],
+        books: Books,
         *,
-        on_written: Callable[[UnitRecord], None] = lambda _: None,
+        files: Iterable[FileTask] = (),
+        on_made: Callable[[FileTask, messages.FileMade], None] = lambda *_: None,
         on_event: Callable[[Event], None] = lambda _: None,
     ) -> None:
-        """`segments`: in document order; None: there will be more, but not yet."""
+        """`segments`: in document order; None: there will be more, but not yet. `files`: to be
+        made of what is there already; in the order in which they are handed out."""
         self.settings, self.run = settings, run
         self.frontier = Frontier(settings, durable)
         self.workers: dict[int, WorkerState] = {}
-        self._on_written, self._on_event = on_written, on_event
+        self.books, self._on_made, self._on_event = books, on_made, on_event
+        self._files = FilesToMake(files)
         self._segments, self._exhausted = iter(segments), False
         self._begun: dict[tuple[int, int], SegmentProgress] = {}  # and not completely written
         self._again: list[tuple[int, int]] = []  # keys of segments that need a worker, a heap
@@ -78,6 +113,7 @@ class Dispatch:
         self._free: dict[int, None] = {}
         self._free_holding: dict[int, None] = {}
         self._to_tell: deque[int] = deque()  # workers with places to be sent
+        self._at_risk = 0  # units that are gone if a worker on another host dies now
         self._failed_starts = DeathCount(max_faults=3, max_kills=10)
         self._past_stats: Counter[str] = Counter()  # of workers that are gone
 
@@ -86,8 +122,11 @@ class Dispatch:
     @property
     def finished(self) -> bool:
         """Nothing is left to do or to wait for."""
+        if self._at_risk:
+            return False
         frontier = self.frontier
-        return frontier.done or (self._exhausted and not self._begun and frontier.idle)
+        encoded = frontier.done or (self._exhausted and not self._begun and frontier.idle)
+        return encoded and self._files.finished
 
     def orders(self) -> Iterator[tuple[int, messages.ToWorker]]:
         """All that can be handed out now: the worker, and what it is to be told."""
@@ -110,11 +149,16 @@ class Dispatch:
         if place is not None or state is None or not state.ready or state.task is not None:
             return place
         segment = self._next_segment()
-        if segment is None:
+        file = self._files.next() if segment is None else None
+        if segment is not None:
+            state.task, state.doing = segment.task, Activity("read", 0)
+        elif file is not None:
+            state.task, state.doing = messages.MakeFile(file), Activity("make", 0)
+            state.made_bytes = 0
+        else:
             return None
-        state.task, state.doing = segment.task, Activity("read", 0)
         self._sort(worker, state)
-        if state.searching:
+        if state.searching and segment is not None:
             self._on_event(events.RowsTried(segment.source.name, segment.segment.number))
         return state.task
 
@@ -128,9 +172,9 @@ class Dispatch:
 
     # --- what a driver tells -----------------------------------------------------------------
 
-    def joined(self, worker: int) -> None:
-        """A worker was started. Its number was never given before."""
-        self.workers[worker] = WorkerState()
+    def joined(self, worker: int, *, here: bool = True) -> None:
+        """A worker was started, on the engine's host or elsewhere. Its number is a new one."""
+        self.workers[worker] = WorkerState(here=here)
 
     def received(self, worker: int, report: messages.Report) -> None:
         state, message = self.workers.get(worker), report.message
@@ -140,13 +184,18 @@ class Dispatch:
         match message:
             case messages.Activity():
                 state.doing = message
+                state.made_bytes += message.size if message.step == "make" else 0
             case messages.UnitSummary():
                 self._encoded(worker, state, message)
             case messages.UnitWritten():
                 self._written(worker, state, message)
+            case messages.UnitsSynced():
+                self._synced(state, message.units)
             case messages.TaskDone():
                 state.stats = message.stats
                 self._end_task(worker, state)
+            case messages.FileMade():
+                self._made(worker, state, message)
             case messages.Ready():
                 state.ready = True
                 self._failed_starts = DeathCount(max_faults=3, max_kills=10)
@@ -172,12 +221,18 @@ class Dispatch:
         for unit in state.held:
             del self._holders[unit]
             self.frontier.lost(unit)
+        again |= self._leave_unsynced(state)
         segment = self._segment_of(state)
         if segment is not None:
             again.add(segment.key)
-        if state.placing and (segment is None or state.doing.step == "write"):
+        file = state.task.file if isinstance(state.task, messages.MakeFile) else None
+        if file is not None:
+            self._files.again(file)
+        if state.placing and (state.task is None or state.doing.step == "write"):
             unit = state.placing[0]
             self._count_death(self._begun[unit.source, unit.segment], unit.part, end)
+        elif file is not None:
+            self._files.died(file, end)
         elif segment is not None and state.searching:
             again.remove(segment.key)  # the search asks for it again
             self._died_searching(segment, state.doing, end)
@@ -234,12 +289,23 @@ class Dispatch:
             segment.search.survived()
             self._go_on_searching(segment, segment.search)
 
+    def _made(self, worker: int, state: WorkerState, message: messages.FileMade) -> None:
+        assert isinstance(state.task, messages.MakeFile)
+        file, state.task, state.made_bytes = state.task.file, None, 0
+        self._sort(worker, state)
+        self._files.made()
+        self._on_made(file, message)
+        self._on_event(events.FileMade(file.name, sum(length for length, _ in message.pieces)))
+
     def _failed(self, worker: int, state: WorkerState, message: messages.Failure) -> None:
         """Raised at once; but under a limit only when the work gets there: it may end before."""
         error, segment = from_wire(message.error), self._segment_of(state)
-        if not self.settings.limited or segment is None or message.placing:
+        encoding = isinstance(state.task, messages.EncodeTask | messages.TryRows)
+        if not self.settings.limited or not encoding or message.step != "task":
             raise error
-        segment.failure, state.task = error, None
+        if segment is not None:  # else it is complete without what could not be read
+            segment.failure = error
+        state.task = None
         self._sort(worker, state)
 
     def _sort(self, worker: int, state: WorkerState) -> None:
@@ -267,10 +333,12 @@ class Dispatch:
         del self._holders[unit]
         self._tell(worker, state)
         self._sort(worker, state)
-        self._on_written(record)
-        self.frontier.written(record)
         segment = self._begun[unit.source, unit.segment]
         segment.note_written(record)
+        state.unsynced[unit] = UnsyncedUnit(segment, record)
+        self._at_risk += not state.here
+        self.books.written(record, here=state.here)
+        self.frontier.written(record, safe=state.here)
         done_bytes = 0
         if segment.complete:
             del self._begun[segment.key]
@@ -282,6 +350,37 @@ class Dispatch:
         if n.quarantined:
             fatal = [one.row for one in record.set_aside]
             self._on_event(events.Quarantine(segment.source.name, name, n.quarantined, fatal))
+
+    def _synced(self, state: WorkerState, units: list[UnitId]) -> None:
+        """Their worker has synced them: they are safe, whatever happens to it."""
+        safe = [unit for unit in units if state.unsynced.pop(unit, None) is not None]
+        if not state.here:
+            self._at_risk -= len(safe)
+            for unit in safe:
+                self.frontier.safe(unit)
+        self.books.synced(safe)
+
+    def _leave_unsynced(self, state: WorkerState) -> set[tuple[int, int]]:
+        """Its worker is gone. What it had not synced is left to the engine where both are on one
+        host and share its page cache; else it is lost. Returns the segments to do again."""
+        units = list(state.unsynced)
+        if state.here:
+            self.books.orphaned(units)
+            return set()
+        self._at_risk -= len(units)
+        self.books.lost(units)
+        for unit, (segment, record) in state.unsynced.items():
+            done_bytes = segment.segment.size if segment.complete else 0
+            segment.written.discard(unit.part)
+            self._begun[segment.key] = segment
+            self.frontier.unwritten(unit)
+            n = record.counts
+            self._on_event(
+                events.UnitLost(
+                    str(unit), n.rows, n.quarantined, n.tokens, n.text_bytes, done_bytes
+                )
+            )
+        return {segment.key for segment, _ in state.unsynced.values()}
 
     def _next_place(self, worker: int) -> Place | None:
         state = self.workers.get(worker)

@@ -23,6 +23,31 @@ class UnitDone(Event, frozen=True, tag="unit_done"):
     input_bytes: int  # of its segment, with the segment's last unit
 
 
+class FilesBegun(Event, frozen=True, tag="files_begun"):
+    """Files are made from now on, of tokens that are there."""
+
+    files: int
+    bytes: int  # about so many
+
+
+class FileMade(Event, frozen=True, tag="file_made"):
+    """A file, or a range of one, is made and durable."""
+
+    file: str
+    bytes: int
+
+
+class UnitLost(Event, frozen=True, tag="unit_lost"):
+    """A unit that was done is not: the host that wrote it had not synced it."""
+
+    unit: str
+    rows: int
+    quarantined: int
+    tokens: int
+    text_bytes: int
+    input_bytes: int
+
+
 class Resumed(Event, frozen=True, tag="resumed"):
     """A segment was done by an earlier run."""
 
@@ -89,6 +114,36 @@ class Download(Event, frozen=True, tag="download"):
 
     source: str
     bytes: int
+
+
+class Downloading(Event, frozen=True, tag="downloading"):
+    """How far the downloads are, when that has changed, once a second."""
+
+    downloaded_bytes: int
+    total_bytes: int
+    files: int  # at a time
+
+
+class Making(Event, frozen=True, tag="making"):
+    """How many bytes of files are made, with those of files under way; once a second."""
+
+    made_bytes: int
+
+
+class DownloadNote(Event, frozen=True, tag="download_note"):
+    """Something about a download that a person should know: a retry, a copy made again."""
+
+    text: str
+
+    @property
+    def note(self) -> str:
+        return self.text
+
+
+class WorkersAtWork(Event, frozen=True, tag="workers"):
+    """A worker was started: so many are there now."""
+
+    workers: int
 
 
 class Speed(Event, frozen=True, tag="speed"):

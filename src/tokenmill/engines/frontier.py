@@ -103,6 +103,7 @@ class Frontier:
         # A unit is in one of these from when it is encoded until it is written.
         self._encoded: dict[UnitId, UnitSummary] = {}
         self._placed: dict[UnitId, tuple[UnitSummary, State]] = {}
+        self._at_risk: dict[UnitId, tuple[UnitSummary, State]] = {}  # written, and may get lost
         self._durable = {record.unit: record for record in durable}
         self._asked: UnitId | None = None  # only its record will say where the next unit goes
 
@@ -137,11 +138,21 @@ class Frontier:
         """The worker that held this encoded unit is gone."""
         self._encoded.pop(unit, None)
 
-    def written(self, record: UnitRecord) -> None:
-        self._placed.pop(record.unit, None)
+    def written(self, record: UnitRecord, *, safe: bool = True) -> None:
+        placed = self._placed.pop(record.unit, None)
+        if placed is not None and not safe:
+            self._at_risk[record.unit] = placed
         if record.unit == self._asked:
             self._asked = None
             self._step(record.after, record.last)
+
+    def safe(self, unit: UnitId) -> None:
+        """A written unit cannot get lost any more."""
+        self._at_risk.pop(unit, None)
+
+    def unwritten(self, unit: UnitId) -> None:
+        """A written unit is lost. It keeps its place, and must come out as it did."""
+        self._placed[unit] = self._at_risk.pop(unit)
 
     def ready(self) -> Iterator[tuple[UnitId, State]]:
         """Units that may be written now, with the state that says where."""

@@ -6,28 +6,30 @@ import contextlib
 import time
 from collections import deque
 
-from tokenmill.engines import messages
+from tokenmill.engines import events, messages
 from tokenmill.engines.loop import WorkerLoop
-from tokenmill.engines.run import EncodingRun
+from tokenmill.engines.run import Run
 from tokenmill.engines.unit import UnitWorker
+from tokenmill.output.file_tasks import FileJob, FileWorker
 
 WORKER = 0  # the number of the only one
 WAIT_SECONDS = 0.05
 
 
-def run_inline(run: EncodingRun) -> None:
+def run_inline(run: Run) -> None:
     """A worker's loop, with the engine itself as its channel."""
-    worker = UnitWorker(run.job)
-    run.snapshot.workers = 1
+    job = run.job
+    worker = FileWorker(job) if isinstance(job, FileJob) else UnitWorker(job)
+    run.log.add(events.WorkersAtWork(1))
     run.dispatch.joined(WORKER)
-    with contextlib.closing(worker.files):
+    with contextlib.closing(worker):
         WorkerLoop(_DirectChannel(run), spill=None).run(worker)
 
 
 class _DirectChannel:
     """A message is handled when it is sent; the next one is made when it is asked for."""
 
-    def __init__(self, run: EncodingRun) -> None:
+    def __init__(self, run: Run) -> None:
         self.run, self.dispatch = run, run.dispatch
         self._orders: deque[messages.ToWorker] = deque()
 

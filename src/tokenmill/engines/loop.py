@@ -6,13 +6,16 @@ The channel may be a pipe to another process, or the engine itself (`--workers 0
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
+import threading
+from collections.abc import Callable
 
 from tokenmill.engines import messages
 from tokenmill.engines.messages import Channel
 from tokenmill.engines.unit import EncodedUnit, UnitWorker
 from tokenmill.inputs.segments import UnitId
-from tokenmill.system.disk import remove_file
+from tokenmill.output.file_tasks import FileWorker
+from tokenmill.output.journal import UnitRecord
+from tokenmill.system.spill import SpillFolder
 
 SPILL_SHARE = 4  # units that wait for their place may take 1/4 of this worker's memory
 
@@ -22,17 +25,22 @@ class StopRequest(Exception):  # noqa: N818 - not a fault
 
 
 class WorkerLoop:
-    def __init__(self, channel: Channel, spill: Path | None) -> None:
+    def __init__(self, channel: Channel, spill: SpillFolder | None) -> None:
         """`spill`: the folder for units that wait; None: every unit is placed at once."""
         self.channel, self.spill = channel, spill
         self.held: dict[UnitId, EncodedUnit] = {}
-        self._sent = 0
+        self._sent, self._sending = 0, threading.Lock()
         self.worker: UnitWorker
+        self.maker: FileWorker
+        self.after_writing: Callable[[UnitRecord], None] = lambda record: None
 
-    def run(self, worker: UnitWorker) -> None:
+    def run(self, worker: UnitWorker | FileWorker) -> None:
         """Until the engine says stop."""
-        self.worker = worker
-        worker.spill_held = self._spill_held
+        if isinstance(worker, FileWorker):
+            self.maker = worker
+        else:
+            self.worker = worker
+            worker.spill_held = self._spill_held
         self.send(messages.Ready())
         with contextlib.suppress(StopRequest):
             while True:
@@ -46,6 +54,8 @@ class WorkerLoop:
             case messages.TryRows():
                 self.worker.try_rows(order, self._progress)
                 self.send(messages.TaskDone(self.worker.session.stats))
+            case messages.MakeFile():
+                self.send(messages.FileMade(*self.maker.make(order.file, self._making)))
             case messages.Place():
                 self._place(order)
             case messages.Stop():
@@ -69,13 +79,16 @@ class WorkerLoop:
         self._drain()  # first: then what is announced is really next
         self.send(doing)
 
+    def _making(self, size: int) -> None:
+        self._progress(messages.Activity("make", 0, size=size))
+
     def _place(self, place: messages.Place) -> None:
         self.send(messages.Activity("write", place.unit.part))
         encoded = self.held.pop(place.unit)
         record = self.worker.place(encoded, place.before)
-        if encoded.spilled is not None:
-            remove_file(encoded.spilled)
+        encoded.forget_spilled()
         self.send(messages.UnitWritten(record, self.worker.session.stats))
+        self.after_writing(record)
 
     def _drain(self) -> None:
         """Write what has got its place meanwhile."""
@@ -83,5 +96,6 @@ class WorkerLoop:
             self.carry_out(messages.decode_to_worker(self.channel.receive()))
 
     def send(self, message: messages.FromWorker) -> None:
-        self._sent += 1
-        self.channel.send(messages.encode(messages.Report(self._sent, message)))
+        with self._sending:  # a thread that syncs reports, too
+            self._sent += 1
+            self.channel.send(messages.encode(messages.Report(self._sent, message)))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from tokenmill.inputs.segments import Segment, UnitId
 from tokenmill.inputs.source import Source
+from tokenmill.output.file_maker import FileTask
 from tokenmill.output.journal import UnitRecord
 from tokenmill.tokens.counts import Counts, State
 from tokenmill.tokens.placement import StreamCounts
@@ -38,6 +39,12 @@ class TryRows(_Message, frozen=True):
     check: bool  # each of them with the reference encoder too
 
 
+class MakeFile(_Message, frozen=True):
+    """Make a file of the output, or a range of one."""
+
+    file: FileTask
+
+
 class Place(_Message, frozen=True):
     unit: UnitId
     before: State
@@ -55,7 +62,7 @@ class Ready(_Message, frozen=True):
 class Activity(_Message, frozen=True):
     """What the worker is about to do, sent before: so that it is known if the worker dies."""
 
-    step: Literal["read", "encode", "write"]
+    step: Literal["read", "encode", "write", "make"]
     part: int
     first_row: int = 0  # of the batch, as the batches of its segment count
     rows: int = 0
@@ -78,20 +85,35 @@ class UnitWritten(_Message, frozen=True):
     stats: dict[str, int]  # of the worker so far: it may be ended after its last unit
 
 
+class UnitsSynced(_Message, frozen=True):
+    """The worker has synced the files of these units, which it wrote."""
+
+    units: list[UnitId]
+
+
 class TaskDone(_Message, frozen=True):
     """The segment is encoded; or none of the rows ended the worker."""
 
     stats: dict[str, int]
 
 
+class FileMade(_Message, frozen=True):
+    """The file is made, and its bytes are durable."""
+
+    pieces: list[tuple[int, int]]  # length and digest of each
+    info: dict[str, Any]  # what its format notes of it
+
+
 class Failure(_Message, frozen=True):
     error: list[str]
-    placing: bool = False  # while a unit was written, not while a segment was encoded
+    step: Literal["task", "place", "sync"] = "task"  # what failed
 
 
-Task = EncodeTask | TryRows
+Task = EncodeTask | TryRows | MakeFile
 ToWorker = Task | Place | Stop
-FromWorker = Ready | Activity | UnitSummary | UnitWritten | TaskDone | Failure
+FromWorker = (
+    Ready | Activity | UnitSummary | UnitWritten | UnitsSynced | TaskDone | FileMade | Failure
+)
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True):

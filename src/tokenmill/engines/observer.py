@@ -10,7 +10,18 @@ import msgspec
 from tokenmill.engines import events
 
 SPEED_SECONDS = 5.0
+PROGRESS_SECONDS = 1.0
 MAX_KEPT = 200  # entries of each kind in the time line
+# Not in the time line: a run may have a million of them.
+FREQUENT = (
+    events.UnitDone,
+    events.UnitLost,
+    events.Resumed,
+    events.FileMade,
+    events.WorkersAtWork,
+    events.Downloading,
+    events.Making,
+)
 
 
 class Snapshot(msgspec.Struct, kw_only=True):
@@ -31,8 +42,18 @@ class Snapshot(msgspec.Struct, kw_only=True):
     fetch_total: int = 0
     fetching: int = 0  # files being downloaded
 
+    files_total: int = 0  # to be made of tokens that are there; ranges of large ones
+    files_made: int = 0
+    made_bytes: int = 0  # with those of files under way
+    make_total: int = 0  # about
+
     def add(self, event: events.Event) -> None:
         match event:
+            case events.FilesBegun():
+                self.files_total += event.files
+                self.make_total += event.bytes
+            case events.FileMade():
+                self.files_made += 1
             case events.UnitDone():
                 self.bytes_done += event.input_bytes
                 self.text_bytes += event.text_bytes
@@ -40,6 +61,13 @@ class Snapshot(msgspec.Struct, kw_only=True):
                 self.rows += event.rows
                 self.quarantined += event.quarantined
                 self.units += 1
+            case events.UnitLost():
+                self.bytes_done -= event.input_bytes
+                self.text_bytes -= event.text_bytes
+                self.tokens -= event.tokens
+                self.rows -= event.rows
+                self.quarantined -= event.quarantined
+                self.units -= 1
             case events.Resumed():
                 self.bytes_done += event.input_bytes
                 self.resumed_bytes += event.input_bytes
@@ -47,6 +75,13 @@ class Snapshot(msgspec.Struct, kw_only=True):
                 self.retries += 1
             case events.RowsTried():
                 self.probes += 1
+            case events.Making():
+                self.made_bytes = event.made_bytes
+            case events.WorkersAtWork():
+                self.workers = event.workers
+            case events.Downloading():
+                self.fetched_bytes, self.fetch_total = event.downloaded_bytes, event.total_bytes
+                self.fetching = event.files
 
 
 class Observer:
@@ -78,20 +113,29 @@ class EventLog:
         self._began = time.monotonic()
         self._speeds: list[dict[str, Any]] = []
         self._others: list[dict[str, Any]] = []
+        self._told: dict[type[events.Event], tuple[float, events.Event]] = {}  # by `progress`
         self._last = (0.0, 0, 0)  # seconds, tokens and bytes of text at the last speed
 
     def add(self, event: events.Event) -> None:
         seconds = round(time.monotonic() - self._began, 3)
         self.snapshot.add(event)
         self.observer.event(seconds, event)
-        if isinstance(event, events.UnitDone | events.Resumed):
-            return  # a run may have a million of them
+        if isinstance(event, FREQUENT):
+            return
         kept = self._speeds if isinstance(event, events.Speed) else self._others
         kept.append({"seconds": seconds, **msgspec.to_builtins(event)})
         if len(self._speeds) > MAX_KEPT:
             del self._speeds[::2]  # of a long run, one every minute or hour
         if len(self._others) > MAX_KEPT:
             del self._others[MAX_KEPT // 2]  # the first and the last ones tell most
+
+    def progress(self, event: events.Event, *, at_once: bool = False) -> None:
+        """How far something is: told when that has changed, at most once a second."""
+        now = time.monotonic()
+        told_at, told = self._told.get(type(event), (-PROGRESS_SECONDS, None))
+        if event != told and (at_once or now - told_at >= PROGRESS_SECONDS):
+            self._told[type(event)] = now, event
+            self.add(event)
 
     def tick(self) -> None:
         """Several times a second: how far the run is, and now and then its speed."""

@@ -2,23 +2,113 @@
 
 from __future__ import annotations
 
+import abc
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
+import msgspec
+
+from tokenmill.engines import events
 from tokenmill.engines.dispatch import Dispatch
 from tokenmill.engines.frontier import SegmentProgress
-from tokenmill.engines.observer import EventLog, Observer
+from tokenmill.engines.messages import FileMade
+from tokenmill.engines.observer import EventLog, Observer, Snapshot
 from tokenmill.engines.supply import Downloads
 from tokenmill.engines.unit import WorkerJob
 from tokenmill.inputs.kinds import segments_of
-from tokenmill.inputs.segments import Segment
+from tokenmill.inputs.segments import Segment, UnitId
+from tokenmill.output.file_maker import FileMaker, FileTask
+from tokenmill.output.file_tasks import FileJob, effort_of, weight_of
 from tokenmill.output.journal import UnitRecord
 from tokenmill.output.recovery import JobState
 from tokenmill.planning.make import Proposal
 from tokenmill.planning.plan import Plan
+from tokenmill.settings import RunSettings
+from tokenmill.system.spill import spill_name
 
 
-class EncodingRun:
+class Run(abc.ABC):
+    """What an engine works on: tasks to hand out, and what a worker must know to do them."""
+
+    job: WorkerJob | FileJob
+    settings: RunSettings
+    dispatch: Dispatch
+    log: EventLog
+    check_interrupt: Callable[[], None]
+    seconds_starting = 0.0  # until the first worker was ready
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self.log.snapshot
+
+    def keep_up(self) -> None:
+        """Called several times a second: end on a signal, make durable what was written."""
+        self.check_interrupt()
+
+    @abc.abstractmethod
+    def report(self) -> None:
+        """Called several times a second: how far it is."""
+
+    def forget_spilled(self, unit: UnitId, pid: int) -> None:
+        """The worker that held this unit is gone."""
+        return
+
+    def sync_failed(self, error: BaseException) -> None:
+        """In a worker, of units that it wrote."""
+        raise error
+
+
+class _NoUnits:
+    """The books of a run that encodes nothing."""
+
+    def written(self, record: UnitRecord, *, here: bool) -> None: ...
+
+    def synced(self, units: list[UnitId]) -> None: ...
+
+    def orphaned(self, units: list[UnitId]) -> None: ...
+
+    def lost(self, units: list[UnitId]) -> None: ...
+
+
+class FilesRun(Run):
+    """Files made of tokens that are there already: other formats, or another dataset."""
+
+    def __init__(
+        self,
+        job: FileJob,
+        files: list[FileTask],
+        settings: RunSettings,
+        log: EventLog,
+        maker: FileMaker,
+    ) -> None:
+        workers = min(settings.workers, len(files))
+        self.job, self.settings = job, msgspec.structs.replace(settings, workers=workers)
+        self.log, self.check_interrupt = log, maker.check_interrupt
+        self._maker, self._done_bytes = maker, 0
+        # The longest first, or one worker would be at work on it while the others have none.
+        files = sorted(files, key=lambda file: effort_of(job.settings, file), reverse=True)
+        self.dispatch = Dispatch(
+            job.settings,
+            self.settings,
+            (),
+            (),
+            _NoUnits(),
+            files=files,
+            on_made=self._made,
+            on_event=log.add,
+        )
+
+    def _made(self, file: FileTask, message: FileMade) -> None:
+        self._done_bytes += weight_of(self.job.settings, file)
+        self._maker.note(file, message.pieces, message.info)
+
+    def report(self) -> None:
+        under_way = sum(state.made_bytes for state in self.dispatch.workers.values())
+        self.log.progress(events.Making(self._done_bytes + under_way))
+        self.log.tick()
+
+
+class EncodingRun(Run):
     def __init__(
         self,
         prepared: Proposal,
@@ -34,24 +124,27 @@ class EncodingRun:
         self.books = opened.books
         self.supply, self.check_interrupt = supply, check_interrupt
         self.log = EventLog(observer, self.plan.input_bytes)
-        self.snapshot = self.log.snapshot
-        self.seconds_starting = 0.0  # until the first worker had its encoder open
         self.dispatch = Dispatch(
             self.plan.settings,
             self.settings,
             _segments_in_order(self.plan, opened, supply),
             opened.durable,
-            on_written=self.books.written,
+            self.books,
             on_event=self.log.add,
         )
 
     def keep_up(self) -> None:
-        """Called several times a second: end on a signal, make durable what was written."""
-        self.check_interrupt()
+        super().keep_up()
         self.books.sync_if_due()
 
     def report(self) -> None:
         self.supply.report(self.log)
+
+    def forget_spilled(self, unit: UnitId, pid: int) -> None:
+        self.books.workspace.spill.forget(spill_name(unit, pid))
+
+    def sync_failed(self, error: BaseException) -> None:
+        self.books.worker_failed_to_sync(error)
 
 
 def _segments_in_order(

@@ -166,11 +166,12 @@ class Downloads:
 
     def report(self, log: EventLog) -> None:
         """Tell the log how far the run and its downloads are."""
-        snapshot = log.snapshot
-        snapshot.fetch_total = self.bytes_total
-        snapshot.fetched_bytes, snapshot.fetching = self.bytes_done, self.files_coming
         while not self._notes.empty():
-            log.observer.note(self._notes.get())
+            log.add(events.DownloadNote(self._notes.get()))
+        if self.bytes_total:
+            files = self.files_coming
+            now = events.Downloading(self.bytes_done, self.bytes_total, files)
+            log.progress(now, at_once=files != log.snapshot.fetching)
         while not self._arrived.empty():
             source = self.plan.sources[self._arrived.get()]
             log.add(events.Download(source.name, source.size))
@@ -203,9 +204,9 @@ class Downloads:
     def _cut(self, number: int) -> list[Segment] | None:
         if number in self._cuts:
             return self._cuts[number]
-        with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
-            content = (self.workspace.cuts / str(number)).read_bytes()
-            return msgspec.json.decode(content, type=list[Segment])
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+            content = self.workspace.cut(number)
+            return None if content is None else msgspec.json.decode(content, type=list[Segment])
         return None
 
     def _is_done(self, number: int) -> bool:

@@ -10,7 +10,6 @@ import base64
 import dataclasses
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import msgspec
@@ -26,13 +25,14 @@ from tokenmill.inputs.kinds import kind_named, read_segment, reading_for, refuse
 from tokenmill.inputs.readers.fragments import LONG_BYTES
 from tokenmill.inputs.segments import BATCH_BYTES, UNIT_BYTES, UnitId
 from tokenmill.inputs.source import Source
-from tokenmill.output.files import OutputFiles, write_spill
+from tokenmill.output.files import OutputFiles
 from tokenmill.output.journal import AsideRecord, PieceRecord, UnitRecord
 from tokenmill.output.workspace import Workspace
 from tokenmill.settings import PlanSettings, RunSettings
-from tokenmill.system.disk import Buffer, read_file
+from tokenmill.system.disk import Buffer
 from tokenmill.system.memory import LONG_WORD_BYTES, WORDS_FACTOR, Budget, MemoryShare
 from tokenmill.system.proc import resident_bytes
+from tokenmill.system.spill import SpillFolder, spill_name
 from tokenmill.texts import longest_word
 from tokenmill.tokenizer.bundled import Encoding
 from tokenmill.tokenizer.encoders.exact import ExactEncoder
@@ -50,7 +50,7 @@ CHECK_SEED = 0x746F6B656E
 ROW_BYTES = 16  # added for each row when units are cut: a billion empty rows are many units
 
 
-class WorkerJob(msgspec.Struct, frozen=True):
+class WorkerJob(msgspec.Struct, frozen=True, tag=True):
     """All a worker needs to know: small plain data, sent once."""
 
     settings: PlanSettings
@@ -73,7 +73,7 @@ class EncodedUnit:
     work: EncodeTask
     first_row: int  # as its segment counts
     first_line: int
-    spilled: Path | None = None
+    spilled: tuple[SpillFolder, str] | None = None
 
     @property
     def _arrays(self) -> list[npt.NDArray[Any]]:
@@ -84,18 +84,24 @@ class EncodedUnit:
         bad_bytes = sum(len(bad.content) for bad in self.bad)
         return bad_bytes + sum(array.nbytes for array in self._arrays)
 
-    def spill(self, folder: Path) -> None:
+    def spill(self, folder: SpillFolder) -> None:
         if self.spilled is None:
-            path = spill_path(folder, self.summary.unit, os.getpid())
+            name = spill_name(self.summary.unit, os.getpid())
             bad = np.frombuffer(msgspec.msgpack.encode(self.bad), np.uint8)
-            write_spill(path, [*self._arrays, bad])
+            folder.put(name, [*self._arrays, bad])
             self._shapes = [(array.dtype, len(array)) for array in self._arrays]
-            self.spilled, self.streams, self.bad = path, [], []
+            self.spilled, self.streams, self.bad = (folder, name), [], []
+
+    def forget_spilled(self) -> None:
+        if self.spilled is not None:
+            folder, name = self.spilled
+            folder.forget(name)
 
     def packed(self) -> list[PackedStream]:
         if self.spilled is None:
             return self.streams
-        content, at = read_file(self.spilled), 0
+        folder, name = self.spilled
+        content, at = folder.take(name), 0
         arrays: list[npt.NDArray[Any]] = []
         for dtype, count in self._shapes:
             arrays.append(np.frombuffer(content, dtype, count, at))  # too short: it raises
@@ -107,11 +113,6 @@ class EncodedUnit:
                 arrays[::3], arrays[1::3], arrays[2::3], self.summary.streams, strict=True
             )
         ]
-
-
-def spill_path(folder: Path, unit: UnitId, pid: int) -> Path:
-    """Named by the worker too: two workers may have had the same unit."""
-    return folder / f"{unit}-{pid}"
 
 
 class UnitWorker:
@@ -141,6 +142,12 @@ class UnitWorker:
             family_of(encoding).unbroken_factor,
             self._make_room,
         )
+
+    def close(self) -> None:
+        """Let go of files and encoder at once: this object is in a cycle, and the collector may
+        take its time. It does not see the encoder's 50 to 250 MB."""
+        self.files.close()
+        del self.session
 
     # --- encoding ----------------------------------------------------------------------------
 

@@ -188,6 +188,7 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     document_bytes: Callable[[Layout, I64], I64] = lambda layout, lengths: (
         lengths * itemsize(layout)
     )
+    effort: int = 1  # to write a byte of it, beside a plain format's
     # Buffers of a framed token file; what the generator returns is kept for `whole`.
     write: Callable[[Shard], Generator[Any, None, Info | None]] | None = None
     sidecars: Callable[[Shard], Iterable[tuple[str, Buffers]]] = lambda shard: ()

@@ -186,6 +186,7 @@ MDS = base.Format(
     named=False,
     shard_tokens=SHARD_TOKENS,
     framed=True,
+    effort=3,
     compressible=True,
     check=_check,
     file_name=base.file_names("{split}/shard.{number:05d}.mds{packed}"),

@@ -70,6 +70,7 @@ PARQUET = base.Format(
     files="`train-00000-of-00001.parquet`, a list of ids a row",
     named=False,
     framed=True,
+    effort=8,
     file_name=base.file_names("{split}-{number:05d}-of-{of:05d}.parquet"),
     trainer_glob=base.globs("{split}-*.parquet"),
     load_lines=base.lines(

@@ -9,9 +9,7 @@ that were checked in the same run are published.
 
 from __future__ import annotations
 
-import bisect
 import contextlib
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,28 +19,31 @@ import xxhash
 
 from tokenmill.errors import StorageError, TokenmillError
 from tokenmill.formats import get_format, is_made_last
-from tokenmill.formats.base import Array, MadeFile, stored_dtype
+from tokenmill.formats.base import MadeFile, itemsize
 from tokenmill.output.durability import UnitTable
 from tokenmill.output.editions import (
     DatasetFile,
     Edition,
+    EditionCut,
+    checked_cut,
+    cut_edition,
     dataset_file,
     index_tables,
     lay_out_edition,
-    make_edition,
+    make_editions,
 )
 from tokenmill.output.file_maker import FileMaker, digested
+from tokenmill.output.file_tasks import FileJob, MakeFiles
 from tokenmill.output.manifest import MANIFEST_VERSION, Manifest, SplitEntry
+from tokenmill.output.stored import FileStream, StreamFiles, TokenFile
 from tokenmill.output.workspace import FILES, Workspace, folders_of
 from tokenmill.planning.empty_splits import refuse_empty
 from tokenmill.planning.plan import Plan
 from tokenmill.settings import is_plain_name
-from tokenmill.system.store import PlacedStore, Store, read_range, read_small
-from tokenmill.texts import I64
+from tokenmill.system.store import PlacedStore, read_range, read_small
 from tokenmill.tokens.counts import Counts, State
-from tokenmill.tokens.placement import StreamState
 from tokenmill.tokens.reframe import ReframedStream
-from tokenmill.tokens.shards import ShardView, number_shards, origins_in, settle_last
+from tokenmill.tokens.shards import ShardView, number_shards, settle_last
 from tokenmill.tokens.splits import U64, WorkingFile, stream_name, streams_of
 
 QUARANTINE = "quarantine.jsonl"
@@ -114,22 +115,27 @@ def commit(
     check_interrupt: Callable[[], None] = lambda: None,
     *,
     allow_empty: bool = True,
+    make_files: MakeFiles | None = None,
 ) -> Manifest:
     """Make the dataset visible, all at once. Every unit is durable when this is called.
 
-    Before the names: headers and index are written, all files checked and synced. A split without
-    tokens is refused unless it is allowed: the work folder stays, and a run may go on.
+    Before the names: files that no unit wrote are made (by `make_files`, or here), headers and
+    index are written, all files checked and synced. A split without tokens is refused unless it
+    is allowed: the work folder stays, and a run may go on.
     """
     totals = _checked_totals(plan, ledger)
     evidence = xxhash.xxh3_128_hexdigest(plan.fingerprint.encode() + ledger.evidence())
     with contextlib.closing(FileMaker(workspace, evidence, check_interrupt)) as maker:
         grown = {name: _GrownFile(name, pieces) for name, pieces in _by_file(ledger).items()}
-        streams = _working_streams(plan, final, grown, maker.files)
+        about, written = zip(*_working_streams(plan, final, grown), strict=True)
+        streams = [FileStream(maker.files, one) for one in about]
         index = _index_files(plan, grown, maker.files)
         layouts, editions = plan.settings.layouts, []
         if not is_made_last(plan.settings):
-            editions = [_written_edition(plan, streams, grown, maker)]
-        editions += [make_edition(plan, one, streams, maker) for one in layouts[len(editions) :]]
+            editions = [_written_edition(plan, streams, list(written), grown, maker)]
+        job = FileJob(plan.settings, about, str(workspace.files), str(workspace.output))
+        cuts = [cut_edition(plan, one, streams) for one in layouts[len(editions) :]]
+        editions += make_editions(plan, cuts, job, maker, make_files)
         if not allow_empty:
             refuse_empty(plan.settings, editions[0].splits, totals.documents)
         files = [file for edition in editions for file in edition.files] + index
@@ -229,91 +235,58 @@ def _by_file(ledger: UnitTable) -> dict[str, U64]:
     }
 
 
-class _WorkingStream:
-    """A stream in the work folder (`reframe.StoredStream`)."""
-
-    def __init__(
-        self, plan: Plan, store: Store, splits: tuple[str, ...], state: StreamState
-    ) -> None:
-        self.name = stream_name(splits)
-        self.settings, self.layout = plan.settings, plan.settings.first
-        self.tokens, self.documents = state.tokens, state.documents
-        self.sources = [source.name for source in plan.sources]
-        self.store = store
-        self.header_bytes = get_format(self.layout.format).header_bytes(self.layout)
-        self.dtype = stored_dtype(self.layout)
-        self.files: list[tuple[int, WorkingFile]] = []  # by their first token
-
-    def read(self, start: int, stop: int) -> Array:
-        parts, size = [np.zeros(0, self.dtype)], self.dtype.itemsize
-        number = bisect.bisect_right(self.files, start, key=lambda file: file[0]) - 1
-        while start < stop:
-            first, file = self.files[number]
-            following = self.files[number + 1][0] if number + 1 < len(self.files) else self.tokens
-            upto = min(stop, following)
-            at, length = self.header_bytes + (start - first) * size, (upto - start) * size
-            parts.append(np.frombuffer(self._bytes(file.name, at, length), self.dtype))
-            start, number = upto, number + 1
-        return parts[1] if len(parts) == 2 else np.concatenate(parts)
-
-    def ends_of(self, first: int, stop: int) -> I64:
-        if stop <= first:
-            return np.zeros(0, np.int64)
-        content = self._bytes(f"{self.name}.ends", first * 8, (stop - first) * 8)
-        return np.frombuffer(content, "<u8").astype(np.int64)
-
-    def _bytes(self, working: str, at: int, length: int) -> bytes:
-        content = read_range(self.store, working, at, length)
-        if len(content) != length:
-            raise StorageError(f"{self.store.where(working)}: shorter than it was")
-        return content
-
-    def origins_of(self, first: int, stop: int) -> tuple[list[str], I64, I64]:
-        return self.sources, *origins_in(self._runs, first, stop)
-
-    @functools.cached_property
-    def _runs(self) -> Array:
-        return np.frombuffer(self.store.view(f"{self.name}.runs"), "<u8").reshape(-1, 3)
-
-
 def _working_streams(
-    plan: Plan, final: State, grown: dict[str, _GrownFile], store: Store
-) -> list[_WorkingStream]:
-    """The streams that the workers wrote, with their files in order."""
-    streams = []
+    plan: Plan, final: State, grown: dict[str, _GrownFile]
+) -> list[tuple[StreamFiles, list[WorkingFile]]]:
+    """The streams that the workers wrote, and their files in order."""
+    streams, layout = [], plan.settings.first
     token_files = sorted(file for file in map(WorkingFile.named, grown) if file is not None)
     for splits, state in zip(streams_of(plan.settings.val), final.streams, strict=True):
-        stream = _WorkingStream(plan, store, splits, state)
-        token = 0
-        for split in splits:
-            for file in (one for one in token_files if one.split == split):
-                stream.files.append((token, file))
-                token += grown[file.name].size // stream.dtype.itemsize
+        name, token = stream_name(splits), 0
+        mine = [one for split in splits for one in token_files if one.split == split]
+        files = []
+        for file in mine:
+            tokens = grown[file.name].size // itemsize(layout)
+            files.append(TokenFile(file.name, token, tokens))
+            token += tokens
         if token != state.tokens:
-            raise TokenmillError(
-                f"stream {stream.name}: {token} tokens in files, {state.tokens} placed"
-            )
-        streams.append(stream)
+            raise TokenmillError(f"stream {name}: {token} tokens in files, {state.tokens} placed")
+        stream = StreamFiles(
+            name,
+            plan.settings,
+            layout,
+            state.tokens,
+            state.documents,
+            tuple(files),
+            f"{name}.ends",
+            f"{name}.runs",
+            tuple(source.name for source in plan.sources),
+        )
+        streams.append((stream, mine))
     return streams
 
 
 def _written_edition(
-    plan: Plan, streams: list[_WorkingStream], grown: dict[str, _GrownFile], maker: FileMaker
+    plan: Plan,
+    streams: list[FileStream],
+    written: list[list[WorkingFile]],
+    grown: dict[str, _GrownFile],
+    maker: FileMaker,
 ) -> Edition:
     """The format that the workers wrote: headers, and the files beside the token files."""
     layout, files = plan.settings.first, maker.files
-    fmt = get_format(layout.format)
+    fmt, size = get_format(layout.format), itemsize(layout)
     reframed = [ReframedStream(stream, plan.settings, layout) for stream in streams]
     shards: list[list[ShardView]] = []
     working: dict[tuple[str, int], _GrownFile] = {}
-    for stream, written in zip(reframed, streams, strict=True):
-        mine = [(file.split, grown[file.name]) for _, file in written.files]
-        sizes = [(split, file.size // written.dtype.itemsize) for split, file in mine]
+    for stream, its_files in zip(reframed, written, strict=True):
+        mine = [(file.split, grown[file.name]) for file in its_files]
+        sizes = [(split, file.size // size) for split, file in mine]
         shards.append(number_shards(stream, settle_last(sizes, layout)))
         unused = (file for _, file in mine)
         for shard in shards[-1]:
             file = working[shard.split, shard.number] = next(unused)
-            while file.size < shard.tokens * written.dtype.itemsize:
+            while file.size < shard.tokens * size:
                 file.take(next(unused), files)  # a last shard that is too short
 
     def finished_file(shard: ShardView) -> MadeFile:
@@ -323,7 +296,7 @@ def _written_edition(
             file.put_header(header, files)
         return file.made(files)
 
-    return lay_out_edition(plan, reframed, shards, maker, finished_file)
+    return lay_out_edition(plan, checked_cut(EditionCut(reframed, shards)), maker, finished_file)
 
 
 def _index_files(plan: Plan, grown: dict[str, _GrownFile], files: PlacedStore) -> list[DatasetFile]:

@@ -1,12 +1,14 @@
 """What has been written, what of it is durable, and what the manifest will say.
 
-A written unit becomes durable in two steps, every few seconds or 256 MB: its files are synced,
-then its record is appended to the journal and the journal synced. A crash in between costs the
-units since the last sync, never more.
+A written unit becomes durable in two steps, every few seconds or 256 MB: its files are synced by
+the process that wrote it, then its record is appended to the journal and the journal synced. A
+crash in between costs the units since the last sync, never more. The engine syncs what a dead
+worker wrote on the same host.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from array import array
 from collections.abc import Callable
@@ -18,10 +20,9 @@ from tokenmill.errors import RefusedError
 from tokenmill.inputs.segments import UnitId
 from tokenmill.output.files import AppendLog, OutputFiles
 from tokenmill.output.journal import AsideRecord, UnitRecord, frame_record, journal_header
-from tokenmill.output.workspace import Workspace
+from tokenmill.output.workspace import JOURNAL, WORK, Workspace
 from tokenmill.planning.plan import Plan
 from tokenmill.settings import RunSettings
-from tokenmill.system.disk import sync_directory
 from tokenmill.tokens.counts import Counts
 
 
@@ -52,6 +53,79 @@ class UnitTable:
         return pieces[np.lexsort(pieces.T)].tobytes()
 
 
+class FileSync:
+    """Makes durable what was written to files: their bytes, and the names of new ones."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._files = OutputFiles(workspace)
+        self._known_files: set[str] = set()
+
+    def sync(self, files: set[str]) -> None:
+        for file in sorted(files):
+            self._files.sync(file)
+        if not files <= self._known_files:
+            self._files.sync_names("")
+            self._known_files |= files
+
+    def close(self) -> None:
+        self._files.close()
+
+
+class WorkerSync:
+    """The syncs of a worker: in bulk, in a thread, each reported with the units it was for.
+
+    With `sync_seconds` 0 every unit is synced before `written` returns, for tests: in one order.
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        run: RunSettings,
+        report: Callable[[list[UnitId]], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self.run, self._report, self._failed = run, report, failed
+        self._file_sync = FileSync(workspace)
+        self._change = threading.Condition()
+        self._units: list[UnitId] = []
+        self._files: set[str] = set()
+        self._bytes = 0
+        if run.sync_seconds > 0:
+            threading.Thread(target=self._work, daemon=True).start()
+
+    def written(self, record: UnitRecord) -> None:
+        with self._change:
+            self._units.append(record.unit)
+            self._files |= {piece.file for piece in record.pieces}
+            self._bytes += sum(piece.length for piece in record.pieces)
+            if self._bytes > self.run.sync_bytes:
+                self._change.notify()
+        if self.run.sync_seconds == 0:
+            self._sync()
+
+    def _work(self) -> None:
+        alive = True
+        while alive:
+            with self._change:
+                self._change.wait_for(
+                    lambda: self._bytes > self.run.sync_bytes, self.run.sync_seconds
+                )
+            alive = self._sync()
+
+    def _sync(self) -> bool:
+        with self._change:
+            units, files = self._units, self._files
+            self._units, self._files, self._bytes = [], set(), 0
+        try:
+            if units:
+                self._file_sync.sync(files)
+                self._report(units)
+        except BaseException as error:
+            self._failed(error)  # and never again: see `UnitLog`
+            return False
+        return True
+
+
 class UnitLog:
     def __init__(
         self,
@@ -72,20 +146,25 @@ class UnitLog:
         self.expected = expected
         self.on_durable: Callable[[list[UnitRecord]], None] = lambda records: None
         self._journal = AppendLog(
-            workspace.journal, journal_length, journal_header(plan.fingerprint)
+            workspace.store.within(WORK),
+            JOURNAL,
+            journal_length,
+            journal_header(plan.fingerprint),
         )
-        self._files = OutputFiles(workspace)
-        self._known_files: set[str] = set()
-        self._waiting: list[UnitRecord] = []
+        self._file_sync = FileSync(workspace)
+        self._waiting: dict[UnitId, UnitRecord] = {}  # written, in this order
         self._waiting_bytes = 0
+        self._synced: set[UnitId] = set()  # of these: by the worker that wrote them
+        self._orphans: set[UnitId] = set()  # by a worker that died on this host: ours to sync
+        self._elsewhere: set[UnitId] = set()  # on other hosts: only their workers can sync them
         self._last_sync = time.monotonic()
         self._syncer = ThreadPoolExecutor(max_workers=1)
         # For good, if it failed: after a failed fsync the kernel may have dropped the pages and a
         # second one would succeed. Nothing more is called durable; the units are written again.
         self._syncing: Future[None] | None = None
 
-    def written(self, record: UnitRecord) -> None:
-        """A unit's pieces are in the files (in the page cache, not yet durable)."""
+    def written(self, record: UnitRecord, *, here: bool = True) -> None:
+        """A unit's pieces are in the files (in the page cache of a host, not yet durable)."""
         earlier = self.expected.pop(record.unit, None)
         if earlier is not None and earlier != record:
             raise RefusedError(
@@ -93,47 +172,83 @@ class UnitLog:
                 f"(same size): unit {record.unit} is not what it was when it was first written",
                 hint="start over with --overwrite, or restore the input",
             )
-        self._waiting.append(record)
+        self._waiting[record.unit] = record
+        (self._elsewhere.discard if here else self._elsewhere.add)(record.unit)
         self._waiting_bytes += sum(piece.length for piece in record.pieces)
         self.encoded_units += 1
+
+    def synced(self, units: list[UnitId]) -> None:
+        """The worker that wrote these units has synced them."""
+        self._synced.update(unit for unit in units if unit in self._waiting)
+
+    def orphaned(self, units: list[UnitId]) -> None:
+        """Their worker died: they are synced by this process, which is on the same host."""
+        self._orphans.update(unit for unit in units if unit in self._waiting)
+
+    def lost(self, units: list[UnitId]) -> None:
+        """Their worker died on another host: they wait, in their turn, until written again."""
+        for unit in units:
+            self.expected[unit] = self._waiting[unit]
+        self.encoded_units -= len(units)
+
+    def worker_failed_to_sync(self, error: BaseException) -> None:
+        self._syncing = Future()
+        self._syncing.set_exception(error)
 
     def sync_if_due(self) -> None:
         """Start a sync in the background when enough has gathered; raise what one before hit.
 
-        With `sync_seconds` 0 every unit is synced before this returns, for tests: in one order.
+        With `sync_seconds` 0 it is complete before this returns, for tests: in one order.
         """
-        if self.run.sync_seconds == 0:
-            self.sync_now()
-        elif self._syncing is None or self._syncing.done():
+        at_once = self.run.sync_seconds == 0
+        if at_once or self._syncing is None or self._syncing.done():
             late = time.monotonic() - self._last_sync > self.run.sync_seconds
-            self._begin_sync(late or self._waiting_bytes > self.run.sync_bytes)
+            enough = at_once or late or self._waiting_bytes > self.run.sync_bytes
+            self._begin_sync(self._ready(all_here=enough and self.run.workers == 0))
+            if at_once and self._syncing is not None:
+                self._syncing.result()
 
     def sync_now(self) -> None:
-        """Everything written so far is durable when this returns."""
-        self._begin_sync(True)
+        """Everything written on this host so far is durable when this returns."""
+        self._begin_sync(self._ready(all_here=True))
         if self._syncing is not None:
             self._syncing.result()
 
-    def _begin_sync(self, due: bool) -> None:
+    def _ready(self, *, all_here: bool) -> list[UnitRecord]:
+        """What may go to the journal: synced by its worker, or for this process to sync."""
+        found: list[UnitRecord] = []
+        if not (all_here or self._synced or self._orphans):
+            return found
+        for unit, record in self._waiting.items():
+            ours = unit in self._orphans or (all_here and unit not in self._elsewhere)
+            if ours or unit in self._synced:
+                found.append(record)
+            elif record.set_aside:
+                break  # the places of later units depend on rows that only this record names
+        return found
+
+    def _begin_sync(self, records: list[UnitRecord]) -> None:
         if self._syncing is not None:
             self._syncing.result()
-        if due and self._waiting:
-            records, self._waiting, self._waiting_bytes = self._waiting, [], 0
-            self._last_sync = time.monotonic()
-            self._syncing = self._syncer.submit(self._sync, records)
+        if not records:
+            return
+        by_us = [record for record in records if record.unit not in self._synced]
+        for record in records:
+            del self._waiting[record.unit]
+            for units in (self._synced, self._orphans, self._elsewhere):
+                units.discard(record.unit)
+        self._waiting_bytes = 0
+        self._last_sync = time.monotonic()
+        files = {piece.file for record in by_us for piece in record.pieces}
+        self._syncing = self._syncer.submit(self._sync, records, files)
 
     def close(self) -> None:
         self._syncer.shutdown()
-        self._files.close()
+        self._file_sync.close()
         self._journal.close()
 
-    def _sync(self, records: list[UnitRecord]) -> None:
-        files = {piece.file for record in records for piece in record.pieces}
-        for file in sorted(files):
-            self._files.sync(file)
-        if not files <= self._known_files:
-            sync_directory(self.workspace.files)
-            self._known_files |= files
+    def _sync(self, records: list[UnitRecord], files: set[str]) -> None:
+        self._file_sync.sync(files)
         self._journal.append(b"".join(map(frame_record, records)))
         for record in records:
             self.ledger.add(record)

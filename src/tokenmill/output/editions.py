@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from tokenmill.formats import get_format
 from tokenmill.formats.base import Buffers, MadeFile, MadeShards
-from tokenmill.output.file_maker import FileMaker, digested, made_file
+from tokenmill.output.file_maker import FileMaker, FileTask, digested, made_file
+from tokenmill.output.file_tasks import FileJob, MakeFiles, tasks_of, working_name
 from tokenmill.output.manifest import FileEntry, SplitEntry, checksum_of_digests
 from tokenmill.planning.plan import BoundPlan, Plan
 from tokenmill.settings import Layout
@@ -52,31 +53,74 @@ def dataset_file(made: MadeFile, path: str, kind: str, **fields: Any) -> Dataset
     return entry, made
 
 
-def make_edition(
-    plan: Plan | BoundPlan, layout: Layout, stored: Sequence[StoredStream], maker: FileMaker
-) -> Edition:
-    """Every file of one format, made from streams that are stored in another or the same."""
+class EditionCut(NamedTuple):
+    """A format's files to be: what is known of them before the first one is made."""
+
+    streams: list[ReframedStream]
+    shards: list[list[ShardView]]  # of each stream
+
+    @property
+    def tasks(self) -> list[list[FileTask]]:
+        """For each token file, what is to be done to make it."""
+        return [
+            tasks_of(shard, number) for number, mine in enumerate(self.shards) for shard in mine
+        ]
+
+
+def cut_edition(
+    plan: Plan | BoundPlan, layout: Layout, stored: Sequence[StoredStream]
+) -> EditionCut:
+    """Where one format's files begin and end, of streams that are stored in another or the same."""
     streams = [ReframedStream(one, plan.settings, layout) for one in stored]
     rules = CutRule.all_of(plan.settings, layout)
     shards = [cuts_of(stream, rule) for stream, rule in zip(streams, rules, strict=True)]
+    return checked_cut(EditionCut(streams, shards))
+
+
+def checked_cut(cut: EditionCut) -> EditionCut:
+    """Refuses what the trainer could not read."""
+    shards = [shard for mine in cut.shards for shard in mine]
+    check_train_shards(shards, get_format(cut.streams[0].layout.format))
+    for shard in shards:
+        check_shard(shard)
+    return cut
+
+
+def make_edition(plan: Plan | BoundPlan, cut: EditionCut, maker: FileMaker) -> Edition:
+    """Every file of one format. Token files that workers have made are found; others are made."""
+    tasks = {parts[0].working: parts for parts in cut.tasks}
 
     def token_file(shard: ShardView) -> MadeFile:
-        working = f"{layout.format}-tokens-{shard.split}-{shard.number:06d}"
-        return maker.make(working, tokens_of(shard))
+        working = working_name(shard)
+        return maker.joined(tasks[working]) or maker.make(working, tokens_of(shard))
 
-    return lay_out_edition(plan, streams, shards, maker, token_file)
+    return lay_out_edition(plan, cut, maker, token_file)
+
+
+def make_editions(
+    plan: Plan | BoundPlan,
+    cuts: Sequence[EditionCut],
+    job: FileJob,
+    maker: FileMaker,
+    make_files: MakeFiles | None,
+) -> list[Edition]:
+    """Token files of all formats at once, by all workers; then, format by format, what is made of
+    all of them: indexes, and names that hold a total."""
+    if make_files is not None:
+        tasks = [task for cut in cuts for parts in cut.tasks for task in parts]
+        make_files(job, maker.missing(tasks), maker)
+    return [make_edition(plan, cut, maker) for cut in cuts]
 
 
 def lay_out_edition(
     plan: Plan | BoundPlan,
-    streams: list[ReframedStream],
-    shards: list[list[ShardView]],
+    cut: EditionCut,
     maker: FileMaker,
     token_file: Callable[[ShardView], MadeFile],
 ) -> Edition:
     """Token files by `token_file`, which makes them or finds them where workers wrote them;
     everything else by the format."""
-    settings, layout = plan.settings, streams[0].layout
+    settings, layout = plan.settings, cut.streams[0].layout
     fmt, folder = get_format(layout.format), settings.folder_of(layout)
     files: list[DatasetFile] = []
     beside: list[DatasetFile] = []
@@ -87,10 +131,7 @@ def lay_out_edition(
         made = maker.make(f"{fmt.name}-file-{len(beside):06d}", buffers)
         beside.append(dataset_file(made, folder + path, "sidecar", format=fmt.name))
 
-    check_train_shards([shard for mine in shards for shard in mine], fmt)
-    for stream, mine in zip(streams, shards, strict=True):
-        for shard in mine:
-            check_shard(shard)
+    for stream, mine in zip(*cut, strict=True):
         for shard in mine:
             made = token_file(shard)
             place = {"split": shard.split, "stream": stream.name, "tokens": shard.tokens}

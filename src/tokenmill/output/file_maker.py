@@ -7,7 +7,7 @@ and kept, and only the rest is made again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -19,11 +19,33 @@ from tokenmill.output.files import AppendLog, OutputFiles, is_intact
 from tokenmill.output.journal import framed, journal_header, read_log
 from tokenmill.output.workspace import Workspace
 from tokenmill.system.disk import Buffer
-from tokenmill.system.store import has_file
+from tokenmill.system.store import PlacedStore, has_file
 
 PIECE_BYTES = 8 << 20
 LOG = "made"
 _decode = msgspec.msgpack.Decoder(tuple[str, list[tuple[int, int]], Info]).decode
+
+
+class FileTask(msgspec.Struct, frozen=True, array_like=True):
+    """Make a file of the work folder, or bytes [start, stop) of it: small plain data."""
+
+    working: str
+    layout: int  # which of the plan's
+    stream: int  # which of the job's
+    split: str
+    number: int
+    of: int
+    first_token: int
+    tokens: int
+    first_document: int
+    documents: int
+    start: int = 0
+    stop: int = 0  # 0: all of the file
+
+    @property
+    def name(self) -> str:
+        """What the log of made files calls it."""
+        return f"{self.working}@{self.start}" if self.stop else self.working
 
 
 def made_file(working: str, pieces: Iterable[tuple[int, int]], info: Info) -> MadeFile:
@@ -35,12 +57,41 @@ def digested(content: Buffer) -> tuple[int, int]:
     return memoryview(content).nbytes, xxhash.xxh3_64_intdigest(content)
 
 
+def write_pieces(
+    files: PlacedStore,
+    working: str,
+    buffers: Buffers,
+    on_piece: Callable[[int], None],
+    *,
+    start: int = 0,
+) -> tuple[list[tuple[int, int]], Info]:
+    """Write a file from byte `start` on; its pieces, and what its format notes of it.
+
+    Nothing is cut off first. A worker that was taken for dead, and goes on after another has made
+    the same file, only writes the same bytes to the same place.
+    """
+    info: Info = {}
+
+    def noted() -> Iterator[Buffer]:
+        info.update((yield from cast("Generator[Any, None, Info | None]", buffers)) or {})
+
+    pieces: list[tuple[int, int]] = []
+    at = start
+    for piece in _in_pieces(noted()):
+        on_piece(len(piece))
+        files.write_at(working, at, piece)
+        pieces.append(digested(piece))
+        at += len(piece)
+    return pieces, info
+
+
 class FileMaker:
     """Makes files in the work folder, each once."""
 
     def __init__(
         self, workspace: Workspace, fingerprint: str, check_interrupt: Callable[[], None]
     ) -> None:
+        self.output = workspace.output
         self.files = OutputFiles(workspace)
         self.check_interrupt = check_interrupt
         self._header = journal_header(fingerprint)
@@ -49,47 +100,72 @@ class FileMaker:
             self.files, LOG, fingerprint, lambda body: made_file(*_decode(body))
         )
         self.kept = {made.working: made for made in known}
+        self._checked: set[str] = set()  # of them: made, or found whole, by this run
 
     def make(self, working: str, buffers: Buffers) -> MadeFile:
         """A file of these buffers; what is left of an earlier attempt is kept if it is whole."""
-        kept = self.kept.get(working)
-        if kept is not None and self._is_whole(kept):
-            return kept
-        info: Info = {}
-
-        def noted() -> Iterator[Buffer]:
-            info.update((yield from cast("Generator[Any, None, Info | None]", buffers)) or {})
-
-        pieces: list[tuple[int, int]] = []
-        at = 0
-        self.files.truncate(working, 0)
-        for piece in _in_pieces(noted()):
-            self.files.write_at(working, at, piece)
-            pieces.append(digested(piece))
-            at += len(piece)
-            self.check_interrupt()
+        if self._is_whole(working):
+            return self.kept[working]
+        pieces, info = write_pieces(self.files, working, buffers, lambda _: self.check_interrupt())
         made = made_file(working, pieces, info)
+        self.files.truncate(working, made.size)
+        self.files.sync(made.working)
+        self.files.sync_names("")
         self._note(made)
         return made
 
+    # --- files that workers make ---------------------------------------------------------------
+
+    def missing(self, parts: Iterable[FileTask]) -> list[FileTask]:
+        """The parts that are to be made: all but those that are noted and whole."""
+        return [
+            part
+            for part in parts
+            if not self._is_whole(part.working) and not self._is_whole(part.name, part)
+        ]
+
+    def note(self, part: FileTask, pieces: list[tuple[int, int]], info: Info) -> None:
+        """A part is made and durable."""
+        self._note(made_file(part.name, pieces, info))
+
+    def joined(self, parts: Sequence[FileTask]) -> MadeFile | None:
+        """The file that these parts are; None if one of them is not made."""
+        working = parts[0].working
+        if self._is_whole(working):
+            return self.kept[working]
+        if not all(self._is_whole(part.name, part) for part in parts):
+            return None
+        pieces = np.concatenate([self.kept[part.name].pieces for part in parts])
+        made = MadeFile(working, pieces, {})
+        if self.files.size(working) != made.size:  # what an earlier job left behind them
+            self.files.truncate(working, made.size)
+            self.files.sync(working)
+        return made
+
     def _note(self, made: MadeFile) -> None:
-        self.files.sync(made.working)
         if self._log is None:
-            self._log = AppendLog(self.files.path / LOG, self._length, self._header)
-        self.files.sync_names("")
+            self._log = AppendLog(self.files.within(""), LOG, self._length, self._header)
         record = made.working, made.pieces.tolist(), made.info
         self._log.append(framed(msgspec.msgpack.encode(record)))
         self.kept[made.working] = made
+        self._checked.add(made.working)
 
-    def _is_whole(self, made: MadeFile) -> bool:
-        at = 0
-        if not has_file(self.files, made.working) or self.files.size(made.working) != made.size:
+    def _is_whole(self, name: str, part: FileTask | None = None) -> bool:
+        """Whether a file, or a part of one, is noted and still what it was."""
+        made = self.kept.get(name)
+        if made is None or name in self._checked:
+            return made is not None
+        working, at = (name, 0) if part is None else (part.working, part.start)
+        if not has_file(self.files, working):
+            return False
+        if (part is None or not part.stop) and self.files.size(working) != made.size:
             return False
         for length, digest in made.pieces.tolist():
-            if not is_intact(self.files, made.working, at, length, digest):
+            if not is_intact(self.files, working, at, length, digest):
                 return False
             at += length
             self.check_interrupt()
+        self._checked.add(name)
         return True
 
     def close(self) -> None:

@@ -5,15 +5,10 @@ Tokens are written with pwrite, synced in bulk, and only then named in the journ
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
-import numpy as np
 import xxhash
 
 from tokenmill.output.workspace import Workspace
-from tokenmill.system.disk import REWRITE, explained, opened, write_all
-from tokenmill.system.store import PlacedFolder, Store
+from tokenmill.system.store import PlacedFolder, PlacedStore, Store
 
 
 class OutputFiles(PlacedFolder):
@@ -27,8 +22,9 @@ class OutputFiles(PlacedFolder):
 class AppendLog:
     """The journal's file: opened at its valid length, appended to, synced."""
 
-    def __init__(self, path: Path, valid_length: int, header: bytes) -> None:
-        self._store, self._name = PlacedFolder(path.parent), path.name
+    def __init__(self, store: PlacedStore, name: str, valid_length: int, header: bytes) -> None:
+        """`store`: for this log alone, which closes it."""
+        self._store, self._name = store, name
         self._store.truncate(self._name, valid_length)  # removes a torn last record
         self._length = valid_length
         if valid_length == 0:
@@ -50,12 +46,3 @@ def is_intact(store: Store, name: str, offset: int, length: int, digest: int) ->
     except OSError:
         return False
     return len(content) == length and xxhash.xxh3_64_intdigest(content) == digest
-
-
-def write_spill(path: Path, arrays: list[np.ndarray[Any, Any]]) -> None:
-    """Keep a unit's arrays until its place is known. Needs no sync: a lost unit is done again."""
-    needed = sum(array.nbytes for array in arrays)
-    with explained("write", path, needed), opened(path, REWRITE) as fd:
-        offset = 0
-        for array in arrays:
-            offset += write_all(fd, np.ascontiguousarray(array), offset)

@@ -84,7 +84,7 @@ def open_job(
         bound = _bind(plan, workspace)
         if workspace.has(workspace.commit):
             roll_back(workspace)
-        workspace.clear_spill()
+        workspace.spill.clear()
         books, durable, aside = _recover(plan, run, workspace, bound, check_interrupt)
         with contextlib.closing(books):
             yield JobState(books=books, durable=durable, aside=aside)

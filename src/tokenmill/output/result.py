@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from tokenmill.amounts import parse_count
+from tokenmill.amounts import parse_count, show_duration
 from tokenmill.formats import get_format
 from tokenmill.output.manifest import Manifest
 from tokenmill.output.workspace import Workspace
@@ -29,6 +29,24 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     run: dict[str, Any]
     warnings: list[str]
+
+    def __repr__(self) -> str:
+        settings = self.manifest.settings
+        formats = ", ".join(layout.format for layout in settings.layouts)
+        splits = "; ".join(
+            f"{split.name}: {split.documents:,} documents, {split.tokens:,} tokens"
+            for split in self.manifest.splits
+            if split.format == settings.first.format
+        )
+        done = "already complete" if self.already_done else show_duration(self.seconds)
+        count = len(self.warnings)
+        warned = f"; {count} warning{'s' * (count != 1)}" if count else ""
+        return f"Result({self.output!r}, {formats}, {settings.tokenizer}; {splits}; {done}{warned})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """rich shows every field of a Struct otherwise, and so the whole manifest."""
+        shown = {"output": self.output, "counts": self.manifest.counts, "warnings": self.warnings}
+        return list(shown.items())
 
 
 def write_run_record(

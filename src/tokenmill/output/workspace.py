@@ -6,7 +6,7 @@
         plan.json              created exclusively: what this output is bound to
         journal                units whose bytes are durable, self-checking records
         files/                 token files and indexes as they grow, under stable names
-        spill/                 units that had to wait for their place
+        spill/                 units that had to wait for their place (or in --scratch)
         cuts/                  how each downloaded input is cut: the file itself may go
         downloads/             inputs that are not kept (--no-keep-downloads)
         command.json           how the last run was started, for `status`
@@ -19,7 +19,6 @@ Every change that must survive is write, fsync, rename, fsync of the directory.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import time
 from collections.abc import Iterable
@@ -28,25 +27,18 @@ from typing import Any
 
 import msgspec
 
-from tokenmill.errors import RefusedError
+from tokenmill.errors import RefusedError, StorageError
 from tokenmill.output.manifest import MANIFEST
-from tokenmill.system import disk as steps
-from tokenmill.system.disk import (
-    explained,
-    make_folder,
-    remove_folder,
-    remove_tree,
-    sync_directory,
-    unlink,
-    write_atomic,
-)
+from tokenmill.system.disk import explained
 from tokenmill.system.lock import FileLock
-from tokenmill.system.store import NotAFileError, PlacedFolder, PlacedStore
+from tokenmill.system.spill import SpillFolder, scratch_folder
+from tokenmill.system.store import NotAFileError, PlacedFolder, PlacedStore, read_whole
 
 WORK = ".tokenmill"
 LOCK = "lock"
 JOURNAL = "journal"
 FILES = f"{WORK}/files"
+CUTS = f"{WORK}/cuts"
 
 
 class Workspace:
@@ -59,16 +51,16 @@ class Workspace:
     manifest = MANIFEST
     run_record = "run.json"
 
-    def __init__(self, output: str | os.PathLike[str]) -> None:
+    def __init__(self, output: str | os.PathLike[str], scratch: str = "") -> None:
+        """`scratch`: a folder for units that wait for their place, which need not survive."""
         self.output = Path(output)
         self.work = self.output / WORK
         # A file that is not whole yet is never beside the dataset's.
         self.store: PlacedStore = PlacedFolder(output, scratch=self.work)
         self.files = self.output / FILES
-        self.spill = self.work / "spill"
-        self.cuts = self.work / "cuts"
+        folder = scratch_folder(scratch, self.output) if scratch else self.work / "spill"
+        self.spill = SpillFolder(folder, shared=bool(scratch))
         self.downloads = self.work / "downloads"
-        self.journal = self.work / JOURNAL
 
     def has(self, name: str) -> bool:
         """Whether something of this name is there, a file or not."""
@@ -83,16 +75,12 @@ class Workspace:
         """One coordinator per output. The work folder is there, and durable, once this returns."""
         lock = self.store.lock(f"{WORK}/{LOCK}")
         self.create()
-        for folder in dict.fromkeys((self.output, *(new.parent for new in lock.made))):
-            sync_directory(folder)
         return lock
 
     def create(self) -> None:
         """Call only while holding the lock: its last holder may still be deleting the folder."""
-        with explained("create the folder", self.work):
-            make_folder(self.files)
-            make_folder(self.spill)
-            sync_directory(self.work)
+        self.store.make_folder(FILES)
+        self.store.sync_names(WORK)
 
     def foreign_files(self) -> list[str]:
         """Visible files in the output folder; of ours none are there before the commit."""
@@ -123,27 +111,26 @@ class Workspace:
 
     def put_cut(self, number: int, content: bytes) -> None:
         """How a downloaded source is cut."""
-        with explained("create the folder", self.cuts):
-            make_folder(self.cuts)
-        write_atomic(self.cuts / str(number), content)
+        self.store.make_folder(CUTS)
+        self.store.write_whole(f"{CUTS}/{number}", content)
 
-    def clear_spill(self) -> None:
-        remove_folder(self.spill)
-        with explained("create the folder", self.spill):
-            make_folder(self.spill)
+    def cut(self, number: int) -> bytes | None:
+        """What `put_cut` has written down, if it can be read."""
+        with contextlib.suppress(OSError):
+            return read_whole(self.store, f"{CUTS}/{number}")
+        return None
 
     def clear_work(self) -> None:
         """Start over under the lock that is held: everything but the lock goes.
 
         The decision to publish goes first: without its plan the next job would take it for its own.
         """
-        with explained("remove", self.work):
-            for name in (self.commit, f"{WORK}/{JOURNAL}", self.plan):
-                if self.store.remove(name):
-                    self.store.sync_names(WORK)
-            for folder in (self.files, self.cuts, self.downloads):
-                remove_tree(folder)
-            self.store.remove(self.command)
+        for name in (self.commit, f"{WORK}/{JOURNAL}", self.plan):
+            if self.store.remove(name):
+                self.store.sync_names(WORK)
+        for folder in (FILES, CUTS, f"{WORK}/{self.downloads.name}"):
+            self.store.remove_tree(folder)
+        self.store.remove(self.command)
         self.create()
 
     def forget_commit(self) -> None:
@@ -156,18 +143,16 @@ class Workspace:
         The lock is removed last: from then on another process may make a work folder of its own,
         which is not ours to remove.
         """
+        for name in (self.plan, f"{WORK}/{JOURNAL}"):
+            self.store.remove(name)
+        self.spill.drop()
         with explained("remove", self.work):
-            for name in (self.plan, f"{WORK}/{JOURNAL}"):
-                self.store.remove(name)
-            for path in [p for p in self.work.iterdir() if p.name != LOCK]:
-                remove_tree(path)
-            unlink(self.work / LOCK)
-            try:
-                steps.disk.rmdir(self.work)
-            except OSError as error:  # the next one is here already, or was
-                if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
-                    raise
-            sync_directory(self.output)
+            names = [name for name in self.store.list(WORK) if name != LOCK]
+        for name in names:
+            self.store.remove_tree(f"{WORK}/{name}")
+        self.store.remove(f"{WORK}/{LOCK}")
+        self.store.remove_folder(WORK)  # unless the next one is here already, or was
+        self.store.sync_names("")
 
     def begin_removal(self) -> None:
         """Move the manifest to the work folder first: the files it names can still be found."""
@@ -178,16 +163,16 @@ class Workspace:
 
     def finish_removal(self, names: list[str]) -> None:
         """Remove the files that a dataset or a commit named, and no others."""
-        with explained("remove", self.output):
-            for name in names:
-                self.store.remove(name)
-            for folder in folders_of(names)[:-1]:
-                if (self.output / folder).exists():
-                    self.store.sync_names(folder)
-                with contextlib.suppress(OSError):
-                    steps.disk.rmdir(self.output / folder)
-            self.store.sync_names("")
-            self.store.remove(self.removing)
+        for name in names:
+            self.store.remove(name)
+        for folder in folders_of(names)[:-1]:
+            with contextlib.suppress(FileNotFoundError):
+                self.store.list(folder)
+                self.store.sync_names(folder)
+            with contextlib.suppress(StorageError):
+                self.store.remove_folder(folder)
+        self.store.sync_names("")
+        self.store.remove(self.removing)
 
 
 def folders_of(names: Iterable[str]) -> list[str]:

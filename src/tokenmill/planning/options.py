@@ -89,6 +89,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     overwrite: bool = False
     keep_downloads: bool = True
     downloads: int = DEFAULT_DOWNLOADS
+    scratch: str = ""
 
     @property
     def input_rules(self) -> InputRules:
@@ -120,16 +121,28 @@ def _several(options: dict[str, Any], name: str) -> list[Any]:
     return list(value)
 
 
+def _plain(value: Any) -> Any:
+    """A path as text, and a whole number of numpy's as one of Python's."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return int(value) if hasattr(value, "__index__") and not isinstance(value, bool) else value
+
+
 def make_options(options: dict[str, Any]) -> Options:
+    options = {name: _plain(value) for name, value in options.items()}
     for field in msgspec.structs.fields(Options):
         kinds = (field.type, *get_args(field.type))
         choices = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())
         if choices and isinstance(options.get(field.name), str):
             one_of("--" + field.name.replace("_", "-"), options[field.name], choices)
+    if options.get("scratch"):
+        options = {**options, "scratch": os.fspath(options["scratch"])}
     options = {**options, "val_inputs": tuple(map(os.fspath, _several(options, "val_inputs")))}
     column, columns = parse_rules("--text-column", _several(options, "text_column"))
     kind, kinds = parse_rules("--as", _several(options, "as_kind"))
     options.pop("as_kind", None)
+    if "format" in options:
+        options["format"] = ",".join(map(str, _several(options, "format")))
     options |= {"text_column": column or "text", "column_rules": columns}
     options["kind_rules"] = (*kinds, *([(EVERY, kind)] if kind else []))
     for _, name in options["kind_rules"]:
@@ -138,7 +151,7 @@ def make_options(options: dict[str, Any]) -> Options:
         wanted = Options(**options)
         msgspec.convert(msgspec.to_builtins(wanted), Options)  # a Struct's own call checks no types
     except (TypeError, msgspec.ValidationError) as error:
-        raise UsageError(str(error).replace("Unexpected", "unexpected")) from None
+        raise _wrong_type(options, str(error)) from None
     if not 0 <= wanted.seed < 1 << 64:
         raise UsageError(f"--seed {wanted.seed}: must be from 0 to 2**64 - 1")
     if not 1 <= wanted.downloads <= 64:
@@ -147,6 +160,19 @@ def make_options(options: dict[str, Any]) -> Options:
         raise UsageError(f"--val-inputs contradicts --val {wanted.val}", hint="leave --val out")
     check_choice(wanted.choice)
     return wanted
+
+
+def _wrong_type(options: dict[str, Any], error: str) -> UsageError:
+    """What msgspec says of a value, in words."""
+    found = re.search(r"at `\$\.(\w+)", error)
+    if not found:
+        return UsageError(error.replace("Unexpected", "unexpected"))
+    kind = str(Options.__annotations__[found[1]])
+    words = {"bool": "True or False", "int": "a whole number", "float": "a number", "str": "text"}
+    wanted = [word for name, word in words.items() if name in kind]
+    value = options[found[1]]
+    option = "--" + found[1].replace("_", "-")
+    return UsageError(f"{option} {value!r}: must be {' or '.join(wanted)}")
 
 
 def plan_settings(
@@ -410,10 +436,8 @@ def _dtype(options: Options, fmt: Format, vocab_size: int) -> Dtype:
 
 def one_of(what: str, value: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
-        raise UsageError(
-            f"{what} {value!r}: must be one of {', '.join(allowed)}",
-            hint=did_you_mean(value, allowed).strip(),
-        )
+        hint = did_you_mean(value, allowed).strip()
+        raise UsageError(f"{what} {value!r}: must be one of {', '.join(allowed)}", hint=hint)
     return value
 
 
@@ -436,14 +460,15 @@ def run_settings(options: Options, budget: Budget, encoding: Encoding) -> RunSet
         overwrite=options.overwrite,
         keep_downloads=options.keep_downloads,
         downloads=options.downloads,
-        **_test_knobs(),
+        scratch=os.path.abspath(options.scratch) if options.scratch else "",
+        **timer_knobs(),
     )
 
 
-def _test_knobs() -> dict[str, Any]:
+def timer_knobs() -> dict[str, Any]:
     """Timers that tests shorten; a user has no reason to."""
     knobs = {}
-    for name in ("sync_seconds", "stuck_seconds"):
+    for name in ("sync_seconds", "stuck_seconds", "make_bytes"):
         value = os.environ.get(f"TOKENMILL_{name.upper()}")
         if value and value.replace(".", "", 1).isdigit():
             knobs[name] = float(value)

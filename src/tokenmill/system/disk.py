@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -83,6 +84,15 @@ def make_folder(path: Path) -> list[Path]:
     return missing
 
 
+def make_private_folder(path: Path) -> bool:
+    """A folder that only its owner can look into; whether it is one, and we are its owner."""
+    make_folder(path.parent)
+    with contextlib.suppress(FileExistsError):
+        disk.mkdir(path, 0o700)
+    found = os.lstat(path)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+
+
 def write_all(fd: int, buffer: Buffer, offset: int) -> int:
     """pwrite until everything is written: a write may be short, a full disk makes it so."""
     view = memoryview(buffer).cast("B") if len(buffer) else memoryview(b"")
@@ -104,18 +114,6 @@ def write_atomic(path: Path, content: bytes, temporary: Path | None = None) -> N
             disk.fsync(fd)
         disk.replace(temporary, path)
         sync_directory(path.parent)
-
-
-def read_file(path: Path) -> bytes:
-    """All of a file; FileNotFoundError or IsADirectoryError where there is none, every other
-    fault explained."""
-    try:
-        with opened(path, os.O_RDONLY | os.O_NONBLOCK) as fd:  # a pipe would be waited for
-            return b"".join(pieces(fd, 0, os.fstat(fd).st_size))
-    except (FileNotFoundError, IsADirectoryError):
-        raise
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def content_digest(path: Path) -> str:

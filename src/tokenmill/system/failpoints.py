@@ -114,10 +114,12 @@ class WatchedDisk:
         call = getattr(os, "fdatasync", os.fsync)
         self.perform(Operation("sync", self._paths.get(fd, "")), call, fd)
 
+    def mkdir(self, path: Any, mode: int = 0o777) -> None:
+        self.perform(Operation("mkdir", os.fspath(path)), os.mkdir, path, mode)
+
     replace = _on_paths("rename", os.replace)
     link = _on_paths("link", os.link)
     unlink = _on_paths("unlink", os.unlink)
-    mkdir = _on_paths("mkdir", os.mkdir)
     rmdir = _on_paths("rmdir", os.rmdir)
 
 

@@ -78,6 +78,8 @@ class Interrupts:
         """What the handler raised, as the error that says so."""
         try:
             yield
+        except Interrupted:
+            raise
         except KeyboardInterrupt:
             if self.received:
                 raise self.error() from None

@@ -25,9 +25,11 @@ from tokenmill.system.disk import (
     create_exclusively,
     explained,
     is_published,
+    make_folder,
     opened,
     pieces,
     publish,
+    remove_tree,
     sync_data,
     sync_directory,
     unlink,
@@ -122,8 +124,27 @@ class PlacedStore(Store, Protocol):
         ...
 
     def lock(self, name: str) -> FileLock:
-        """A RefusedError if another process holds it. It ends with this process at the latest."""
+        """A RefusedError if another process holds it. It ends with this process at the latest.
+        The folder that it is in is there, and durable, once this returns."""
         ...
+
+    def make_folder(self, folder: str) -> None:
+        """And those above it, where missing. A bucket has no folders."""
+        ...
+
+    def remove_folder(self, folder: str) -> bool:
+        """Only if it is empty; whether it is gone."""
+        ...
+
+    def remove_tree(self, name: str) -> None:
+        """A file, or a folder with all that is in it."""
+        ...
+
+    def within(self, folder: str) -> PlacedStore:
+        """A store of its own for a folder of this one: it keeps its own files open."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class FolderStore(Store):
@@ -251,7 +272,36 @@ class PlacedFolder(FolderStore, PlacedStore):
         withdraw(self.path / working, self.path / name)
 
     def lock(self, name: str) -> FileLock:
-        return FileLock(self.path / name, self.path)
+        lock = FileLock(self.path / name, self.path)
+        for folder in dict.fromkeys((self.path, *(new.parent for new in lock.made))):
+            sync_directory(folder)
+        return lock
+
+    def make_folder(self, folder: str) -> None:
+        with explained("create the folder", self.path / folder):
+            make_folder(self.path / folder)
+
+    def remove_folder(self, folder: str) -> bool:
+        with explained("remove", self.path / folder):
+            try:
+                steps.disk.rmdir(self.path / folder)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+                    raise
+                return error.errno == errno.ENOENT
+        return True
+
+    def remove_tree(self, name: str) -> None:
+        with explained("remove", self.path / name):
+            remove_tree(self.path / name)
+
+    def remove(self, name: str) -> bool:
+        if name in self._fds:  # or its bytes would stay on the disk
+            steps.disk.close(self._fds.pop(name))
+        return super().remove(name)
+
+    def within(self, folder: str) -> PlacedFolder:
+        return PlacedFolder(self.path / folder)
 
     def close(self) -> None:
         for fd in self._fds.values():

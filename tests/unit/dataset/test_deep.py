@@ -269,7 +269,7 @@ def test_moved_inputs_are_found_with_source_root(moved: tuple[Path, Path]) -> No
     elsewhere = inputs.rename(inputs.with_name("elsewhere"))
     with pytest.raises(InputError, match="no such file") as caught:
         tokenmill.verify_deep(out)
-    assert "--source-root" in caught.value.hint
+    assert "source_root" in caught.value.hint
     assert tokenmill.verify_deep(out, source_root=elsewhere, sample="all").complete
     (out / "run.json").unlink()
     with pytest.raises(InputError, match=r"run\.json does not say"):

@@ -121,7 +121,7 @@ def test_an_import_never_removes_what_prepare_made(inputs: list[Path], tmp_path:
     for overwrite in (False, True):
         with pytest.raises(RefusedError, match="tokenmill's own, and need no import") as error:
             tokenmill.adopt(out, format="nanogpt", overwrite=overwrite)
-        assert "--overwrite" not in error.value.hint
+        assert "overwrite" not in error.value.hint
     assert dataset_bytes(out) == before
 
 
@@ -243,7 +243,7 @@ def test_files_without_a_separator_are_one_document_only_where_that_is_asked_for
     for tokenizer in ("gpt2", "cl100k_base"):  # whose separator no uint16 is
         with pytest.raises(InputError, match="no separator") as error:
             tokenmill.adopt(tmp_path, format="nanogpt", tokenizer=tokenizer, dtype="uint16")
-        assert "--eot none" in error.value.hint
+        assert "eot='none'" in error.value.hint
         assert [path.name for path in tmp_path.iterdir()] == ["train.bin"], "nothing is left behind"
     tokenmill.adopt(tmp_path, format="nanogpt", eot="none")
     assert len(tokenmill.open_dataset(tmp_path)["train"].documents) == 1

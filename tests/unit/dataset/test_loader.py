@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support import reference
 
 import tokenmill
-from tokenmill.dataset.loader import Tokens
+from tokenmill.dataset.views import Tokens
 from tokenmill.errors import UsageError, VerificationError
 
 

@@ -73,6 +73,71 @@ def test_the_statistics_of_a_dead_worker_count() -> None:
     assert world.dispatch.stats == {"checked": 7}
 
 
+class WrittenBy:
+    """One worker, here or elsewhere, that has written the only unit and not synced it."""
+
+    def __init__(self, *, here: bool) -> None:
+        self.world = World(Scene([[[ONE_ROW]]], workers=0))
+        self.dispatch, self.unit = self.world.dispatch, UnitId(0, 0, 0)
+        self.dispatch.joined(1, here=here)
+        self.write(1)
+
+    def write(self, worker: int) -> None:
+        unit = self.world.units[self.unit]
+        self.dispatch.received(worker, Report(1, messages.Ready()))
+        assert isinstance(dict(self.dispatch.orders())[worker], messages.EncodeTask)
+        self.dispatch.received(worker, Report(2, unit.summary({})))
+        place = dict(self.dispatch.orders())[worker]
+        assert isinstance(place, messages.Place)
+        record = unit.record({}, place.before, self.world.scene)
+        self.dispatch.received(worker, Report(3, messages.UnitWritten(record, {})))
+        self.dispatch.received(worker, Report(4, messages.TaskDone({})))
+        list(self.dispatch.orders())
+
+    def sync(self, worker: int) -> None:
+        self.world.synced.add(self.unit)
+        self.dispatch.received(worker, Report(5, messages.UnitsSynced([self.unit])))
+
+
+def test_what_a_worker_on_another_host_had_not_synced_is_done_again() -> None:
+    scene = WrittenBy(here=False)
+    scene.dispatch.died(1, ENDS["kill"])
+    assert scene.world.journal.gone == {scene.unit}
+    assert not scene.dispatch.finished
+    scene.dispatch.joined(2, here=False)
+    scene.write(2)
+    scene.sync(1)  # of the dead one: too late
+    assert not scene.dispatch.finished
+    scene.sync(2)
+    assert scene.dispatch.finished
+    assert scene.world.journal.durable().keys() == {scene.unit}
+
+
+def test_what_a_worker_on_another_host_has_synced_outlives_it() -> None:
+    scene = WrittenBy(here=False)
+    assert not scene.dispatch.finished, "it waits for the sync"
+    scene.sync(1)
+    scene.dispatch.died(1, ENDS["kill"])
+    assert scene.dispatch.finished
+
+
+def test_what_a_worker_on_the_same_host_had_not_synced_is_left_to_the_engine() -> None:
+    scene = WrittenBy(here=True)
+    assert scene.dispatch.finished, "the engine can sync it itself"
+    scene.dispatch.died(1, ENDS["kill"])
+    assert scene.dispatch.finished
+
+
+def test_an_error_beyond_the_limit_ends_nothing_while_the_end_waits_for_a_sync() -> None:
+    beyond = UnitId(0, 0, 2)
+    for seed in range(20):
+        play(
+            Scene(
+                [[[(), ONE_ROW, ()]]], 1, limit_tokens=1, broken=beyond, elsewhere=True, seed=seed
+            )
+        )
+
+
 @pytest.mark.parametrize("name", [*MUTANTS, *SCHEDULER_MUTANTS])
 def test_every_mutant_changes_one_place_of_the_source(name: str) -> None:
     file, old, new = (MUTANTS | SCHEDULER_MUTANTS)[name]

@@ -13,7 +13,9 @@ import msgspec
 import pytest
 from support.inputs import write_jsonl
 
+from tokenmill.engines import events
 from tokenmill.engines import supply as supplying
+from tokenmill.engines.observer import EventLog, Observer
 from tokenmill.engines.supply import Downloads
 from tokenmill.errors import SourceError
 from tokenmill.inputs import download as fetching_one
@@ -178,6 +180,28 @@ def test_what_has_come_is_counted_against_what_is_to_come(make: Make) -> None:
     fetching.finish("f0", "f1")
     assert until(lambda: supply.files_coming == 0)
     assert supply.bytes_done == 200
+
+
+def test_all_that_is_told_of_downloads_is_told_by_events(make: Make) -> None:
+    supply, fetching = make(2, size=100)
+    assert until(lambda: len(fetching.begun) == 2)
+    told: list[events.Event] = []
+    observer = Observer()
+    observer.event = lambda seconds, event: told.append(event)  # type: ignore[method-assign]
+    log = EventLog(observer)
+    supply.report(log)
+    supply.report(log)  # nothing new
+    assert told == [events.Downloading(0, 200, 2)]
+    fetching.begun["f1"].note("again")
+    fetching.finish("f0", "f1")
+    assert until(lambda: supply.files_coming == 0 and supply._arrived.qsize() == 2)
+    supply.report(log)
+    assert told[1:3] == [events.DownloadNote("again"), events.Downloading(200, 200, 0)]
+    assert {event.source for event in told[3:] if isinstance(event, events.Download)} == {
+        "f0",
+        "f1",
+    }
+    assert (log.snapshot.fetched_bytes, log.snapshot.fetch_total) == (200, 200)
 
 
 def test_a_file_swept_before_it_was_locked_is_made_anew(

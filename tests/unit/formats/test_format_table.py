@@ -1,4 +1,4 @@
-"""The README's table of formats is made from the registry: it cannot be wrong."""
+"""The tables of formats in the README and in docs/formats.md are made from the registry."""
 
 from __future__ import annotations
 
@@ -7,32 +7,45 @@ from support.inputs import ROOT
 from tokenmill.formats import FORMATS
 from tokenmill.formats.base import Format
 
-HEAD = """| `--format` | read by | files | separator | cut | val |
-| --- | --- | --- | --- | --- | --- |"""
-SEPARATORS = {"append": "after", "prepend": "before", "none": "none"}
 DEFAULT = "nanogpt"
+SEPARATORS = {"append": "after", "prepend": "before", "none": "none"}
 
 
 def shards(fmt: Format) -> str:
     if not fmt.sharded:
-        return "one file a split"
+        return "one file per split"
     size = f"{fmt.shard_tokens / 1e6:.3g}M"
     return f"{'at' if fmt.cut == 'exact' else 'at documents, from'} {size} tokens"
 
 
-def row(fmt: Format) -> str:
-    name = f"`{fmt.name}`" + (" (default)" if fmt.name == DEFAULT else "")
+def name(fmt: Format) -> str:
+    return f"`{fmt.name}`" + (" (default)" if fmt.name == DEFAULT else "")
+
+
+def short_row(fmt: Format) -> tuple[str, ...]:
+    return name(fmt), fmt.trainer, fmt.files
+
+
+def row(fmt: Format) -> tuple[str, ...]:
     val = {"shard": "the first shard", "none": "none"}.get(fmt.val, f"{fmt.val}, by hash")
-    cells = (name, fmt.trainer, fmt.files, SEPARATORS[fmt.eot], shards(fmt), val)
-    return f"| {' | '.join(cells)} |"
+    return *short_row(fmt), SEPARATORS[fmt.eot], shards(fmt), val
 
 
-def table() -> str:
-    return "\n".join([HEAD, *map(row, FORMATS.values())])
+def table(*rows: tuple[str, ...]) -> str:
+    head, *body = (f"| {' | '.join(cells)} |" for cells in rows)
+    return "\n".join([head, f"|{' --- |' * len(rows[0])}", *body])
 
 
-def test_the_table_of_formats_in_the_readme_is_the_registry() -> None:
-    assert table() in (ROOT / "README.md").read_text(), f"put this into README.md:\n\n{table()}"
+def test_the_tables_of_formats_are_the_registry() -> None:
+    short = ("`--format`", "read by", "files")
+    for path, wanted in (
+        ("README.md", table(short, *map(short_row, FORMATS.values()))),
+        (
+            "docs/formats.md",
+            table((*short, "separator", "cut", "val"), *map(row, FORMATS.values())),
+        ),
+    ):
+        assert wanted in (ROOT / path).read_text(), f"put this into {path}:\n\n{wanted}"
 
 
 def test_the_options_name_every_format() -> None:

@@ -187,8 +187,8 @@ def test_special_strings_in_documents_are_text_and_counted(tmp_path: Path) -> No
     ("options", "message"),
     [
         ({"val": "shard"}, "has no shards"),
-        ({"cut": "document"}, "takes no --cut"),
-        ({"shard_tokens": "1M"}, "takes no --cut or --shard-tokens"),
+        ({"cut": "document"}, "takes no cut"),
+        ({"shard_tokens": "1M"}, "takes no cut or shard_tokens"),
         ({"format": "llmc", "shard_tokens": "2G"}, "at most 1073741311 tokens"),
         ({"format": "llmc", "shard_tokens": 0}, "at least 1"),
         ({"format": "llmc", "name": "a/b"}, "cannot begin a file name"),
@@ -201,7 +201,7 @@ def test_special_strings_in_documents_are_text_and_counted(tmp_path: Path) -> No
         ({"memory": "10MB"}, "below the minimum of 650MB"),
         ({"memory": "lots"}, "not a number"),
         ({"workers": -1}, "must be 0 or more"),
-        ({"colour": "red"}, "unexpected keyword"),
+        ({"colour": "red"}, "has no keyword 'colour'"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_written(

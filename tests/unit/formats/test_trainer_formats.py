@@ -239,7 +239,7 @@ def test_modded_shards_begin_with_documents_and_are_two_or_more(
         assert np.fromfile(path, "<u2", 1, offset=1024)[0] == 50256
     with pytest.raises(TokenmillError, match="needs 2 train shards") as error:
         tokenmill.prepare(inputs[0], tmp_path / "one", format="modded", val="none", workers=0)
-    assert "--shard-tokens" in error.value.hint
+    assert "shard_tokens" in error.value.hint
     assert not list((tmp_path / "one").glob("*.bin"))
     with pytest.raises(TokenmillError, match="needs 2 train shards or more; there is none"):
         tokenmill.prepare(inputs[0], tmp_path / "none", format="modded", workers=0)
@@ -330,7 +330,7 @@ def test_a_shard_that_a_document_makes_too_large_is_refused(
     options: dict[str, Any] = {"format": "llmc", "val": "none", "workers": 0, "shard_tokens": 4000}
     with pytest.raises(TokenmillError, match=r"llmc reads at most 5000 in one file") as error:
         tokenmill.prepare(path, tmp_path / "o", cut="document", **options)
-    assert "--cut exact" in error.value.hint
+    assert "cut='exact'" in error.value.hint
     assert not list((tmp_path / "o").glob("*.bin"))
     tokenmill.prepare(path, tmp_path / "o", cut="exact", overwrite=True, **options)
 

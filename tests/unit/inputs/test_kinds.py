@@ -407,7 +407,7 @@ def test_standard_input_that_cannot_be_read(piped: Callable[[bytes], None], tmp_
     piped(b"x")
     with pytest.raises(UsageError, match="not known") as refused:
         tokenmill.prepare("-", tmp_path / "o", workers=0)
-    assert "--as" in refused.value.hint
+    assert "as_kind='jsonl'" in refused.value.hint
     with pytest.raises(UsageError, match="only input"):
         tokenmill.prepare(["-", "x"], tmp_path / "o", workers=0, as_kind="text")
     piped(b"")

@@ -205,7 +205,7 @@ def splits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> datasets.DatasetD
 def test_a_dict_of_datasets(splits: datasets.DatasetDict, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="3 splits") as refused:
         tokenmill.prepare(splits, tmp_path / "o", workers=0)
-    assert "--split train" in refused.value.hint
+    assert "split='train'" in refused.value.hint
     tokenmill.prepare(splits, tmp_path / "1", workers=0, split="train", val="none")
     assert split_counts(tmp_path / "1") == {"train": 2}
     tokenmill.prepare(splits, tmp_path / "2", workers=0, val="split")

@@ -81,14 +81,14 @@ def test_a_log_is_cut_at_its_valid_length_and_its_name_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = recorded(monkeypatch)
-    log = AppendLog(tmp_path / "log", 0, b"head")
+    log = AppendLog(PlacedFolder(tmp_path), "log", 0, b"head")
     log.append(b"one")
     log.close()
     assert disk.changes[-2:] == ["write log", "sync log"]
     assert f"sync-folder {tmp_path.name}" in disk.changes
     with open(tmp_path / "log", "ab") as file:
         file.write(b"torn")
-    log = AppendLog(tmp_path / "log", 7, b"head")
+    log = AppendLog(PlacedFolder(tmp_path), "log", 7, b"head")
     log.append(b"two")
     log.close()
     assert (tmp_path / "log").read_bytes() == b"headonetwo"

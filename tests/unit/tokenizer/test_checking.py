@@ -248,7 +248,7 @@ def test_python_takes_names_and_true_and_false(tmp_path: Path, value: Any, check
     path = write_parquet(tmp_path / "a.parquet", [PLAIN])
     result = tokenmill.prepare(path, tmp_path / "o", workers=0, encoder_check=value)
     assert result.run["encoder_check"] == check
-    with pytest.raises(TokenmillError, match="--encoder-check"):
+    with pytest.raises(TokenmillError, match="encoder_check='some'"):
         tokenmill.prepare(path, tmp_path / "x", workers=0, encoder_check="some")
 
 

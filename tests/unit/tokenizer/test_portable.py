@@ -27,7 +27,7 @@ from support.tokenizer_files import train_sentencepiece, write_json
 
 import tokenmill
 from tokenmill import Tokenizer, errors
-from tokenmill.errors import EncoderError, TokenmillError, UsageError
+from tokenmill.errors import EncoderError, UsageError
 from tokenmill.tokenizer import session
 from tokenmill.tokenizer import tokenizer as portable
 from tokenmill.tokenizer.bundled import ENCODINGS
@@ -142,7 +142,7 @@ def test_it_is_safe_to_use_from_many_threads(monkeypatch: pytest.MonkeyPatch) ->
 def test_every_error_of_ours_comes_back_from_a_pool(name: str) -> None:
     """One that pickles but does not unpickle hangs a pool for ever."""
     cls = getattr(errors, name)
-    if not issubclass(cls, TokenmillError):
+    if not hasattr(cls, "exit_code"):
         return
     for pickler in PICKLERS.values():
         again = pickler.loads(pickler.dumps(cls("what", hint="do")))

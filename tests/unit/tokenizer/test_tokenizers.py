@@ -133,7 +133,7 @@ def test_a_wordpiece_tokenizer_goes_to_the_reference(
         pre_tokenizer={"type": "Whitespace"},
     )
     source = write_parquet(tmp_path / "a.parquet", texts[:20])
-    with pytest.raises(UsageError, match="--eot-token"):
+    with pytest.raises(UsageError, match="eot_token"):
         mill.prepare(source, tmp_path / "o", tokenizer=str(path), workers=0)
     mill.prepare(
         source, tmp_path / "o", tokenizer=str(path), eot_token="[SEP]", val="none", workers=0
@@ -235,7 +235,7 @@ def test_a_tiktoken_file_needs_its_pattern_and_its_separator(tmp_path: Path) -> 
     with pytest.raises(UsageError, match="unknown"):
         find_encoding(str(path), "klingon")
     source = write_parquet(tmp_path / "a.parquet", ["hello 12345 <|endoftext|>  world's"])
-    with pytest.raises(UsageError, match="--eot-token") as caught:
+    with pytest.raises(UsageError, match="eot_token") as caught:
         mill.prepare(source, tmp_path / "o", tokenizer=str(path), pattern="llama3", workers=0)
     assert "give an id, such as 8000" in caught.value.hint
     options = {"tokenizer": str(path), "eot_token": 8000, "val": "none", "workers": 0}
@@ -407,7 +407,7 @@ def test_a_tokenizer_file_that_moved(tmp_path: Path, texts: list[str]) -> None:
     moved = path.rename(tmp_path / "moved.json")
     with pytest.raises(UsageError, match="no such file") as caught:
         mill.verify_deep(tmp_path / "o")
-    assert "--tokenizer FILE" in caught.value.hint
+    assert "tokenizer=FILE" in caught.value.hint
     assert mill.verify_deep(tmp_path / "o", tokenizer=str(moved)).ok
     view = mill.inspect_document(tmp_path / "o", document=1, tokenizer=str(moved))
     assert view.source == "a.parquet"

@@ -120,7 +120,7 @@ def test_an_empty_split_is_an_error_before_the_commit_and_the_folder_goes_on(
     with pytest.raises(TokenmillError, match="val split is empty") as refused:
         tokenmill.prepare(path, tmp_path / "o", workers=0)
     assert refused.value.exit_code == 1
-    assert "--overwrite --val tail:0.1" in refused.value.hint
+    assert "overwrite=True, val='tail:0.1'" in refused.value.hint
     assert not (tmp_path / "o/train.bin").exists()
     assert not (tmp_path / "o/manifest.json").exists()
     result = tokenmill.prepare(path, tmp_path / "o", workers=0, allow_empty_split=True)
@@ -134,7 +134,7 @@ def test_a_first_shard_that_takes_all_is_an_error(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "x.parquet", ["some text"] * 20)
     with pytest.raises(TokenmillError, match="train split is empty") as refused:
         tokenmill.prepare(path, tmp_path / "o", workers=0, format="llmc")
-    assert "--overwrite --val tail:0.1" in refused.value.hint
+    assert "overwrite=True, val='tail:0.1'" in refused.value.hint
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from multiprocessing import forkserver, resource_tracker, util
 from typing import Any
 
+from tokenmill.system import allocator
 from tokenmill.system.interrupts import owns_process, signals_held
 
 PRELOAD_VARIABLE = "TOKENMILL_PRELOAD"  # JSON: the arguments of `preload`
@@ -50,7 +51,8 @@ def start_fork_server(
         "shared": not owns_process(),
     }
     one_thread = "1"  # no thread in a process that forks
-    with _environment({PRELOAD_VARIABLE: json.dumps(wanted), THREADS_VARIABLE: one_thread}):
+    variables = {PRELOAD_VARIABLE: json.dumps(wanted), THREADS_VARIABLE: one_thread}
+    with _environment({**allocator.ENVIRONMENT, **variables}):
         _forget_inherited_server()
         resource_tracker.ensure_running()  # its start would end the hold
         with signals_held():

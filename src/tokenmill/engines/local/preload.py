@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenmill.engines.local.forkserver import PRELOAD_VARIABLE, THREADS_VARIABLE
+from tokenmill.system.allocator import ENVIRONMENT
 from tokenmill.system.interrupts import SIGNALS
 
 
@@ -33,11 +34,13 @@ def _preload(wanted: dict[str, Any]) -> None:
         if wanted["folder"]:
             atexit.register(_clean_up_after, wanted["coordinator"], Path(wanted["folder"]))
         # The caller may start processes of its own from this server: they get nothing of ours.
-        os.environ.pop(THREADS_VARIABLE, None)
+        for name in (THREADS_VARIABLE, *ENVIRONMENT):
+            os.environ.pop(name, None)
         if wanted["threads"] is not None:
             os.environ[THREADS_VARIABLE] = wanted["threads"]
-        encoding = find_encoding(wanted["tokenizer"], wanted["pattern"])
-        worker.preload(encoding, wanted["encoder"], wanted["check"])
+        if wanted["tokenizer"]:  # none: files are made of tokens
+            encoding = find_encoding(wanted["tokenizer"], wanted["pattern"])
+            worker.preload(encoding, wanted["encoder"], wanted["check"])
         if wanted["shared"]:
             # As the caller would find them. One that came meanwhile was not for its processes.
             for number in signal.sigpending() & set(SIGNALS):

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from tokenmill.engines import messages
+from tokenmill.engines import events, messages
 from tokenmill.engines.local.processes import (
     STOPPED,
     STOPPED_SECONDS,
@@ -26,10 +26,8 @@ from tokenmill.engines.local.processes import (
     worker_end,
 )
 from tokenmill.engines.local.worker import run_worker
-from tokenmill.engines.run import EncodingRun
-from tokenmill.engines.unit import spill_path
-from tokenmill.errors import UsageError, WorkerError
-from tokenmill.system.disk import remove_file
+from tokenmill.engines.run import Run
+from tokenmill.errors import UsageError, WorkerError, from_wire
 from tokenmill.system.interrupts import signals_held
 from tokenmill.system.proc import read_stat
 
@@ -40,7 +38,7 @@ UNKILLABLE_SECONDS = 5.0
 
 
 class LocalEngine:
-    def __init__(self, run: EncodingRun) -> None:
+    def __init__(self, run: Run) -> None:
         self.run, self.settings, self.dispatch = run, run.settings, run.dispatch
         self.context: Any = multiprocessing.get_context(run.settings.start_method)
         self.workers: dict[int, Worker] = {}
@@ -99,11 +97,14 @@ class LocalEngine:
             worker.hung_up = True
 
     def _handle(self, worker: Worker, report: messages.Report) -> None:
-        worker.heard = time.monotonic()
+        if not isinstance(report.message, messages.UnitsSynced):  # a thread's: no sign of progress
+            worker.heard = time.monotonic()
         if isinstance(report.message, messages.Activity):
             worker.note(report.message)
         elif isinstance(report.message, messages.Ready):
             self.run.seconds_starting = self.run.seconds_starting or worker.heard - self.began
+        elif isinstance(report.message, messages.Failure) and report.message.step == "sync":
+            self.run.sync_failed(from_wire(report.message.error))
         self.dispatch.received(worker.number, report)
 
     # --- workers -----------------------------------------------------------------------------
@@ -137,7 +138,7 @@ class LocalEngine:
         self.started += 1
         self.workers[self.started] = Worker(self.started, process, here)
         self.dispatch.joined(self.started)
-        self.run.snapshot.workers = len(self.workers)
+        self.run.log.add(events.WorkersAtWork(len(self.workers)))
 
     def _replace(self, worker: Worker) -> None:
         """A worker has ended: read its last messages, give its units to others, replace it."""
@@ -146,7 +147,7 @@ class LocalEngine:
         del self.workers[worker.number]
         reap(worker)
         for unit in self.dispatch.died(worker.number, worker_end(worker)):
-            remove_file(spill_path(self.run.books.workspace.spill, unit, worker.process.pid))
+            self.run.forget_spilled(unit, worker.process.pid)
         self._start_worker()
 
     # --- hung and stopped workers, and the end -----------------------------------------------

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Iterator
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -23,9 +23,13 @@ from tokenmill.engines import messages
 from tokenmill.engines.loop import StopRequest, WorkerLoop
 from tokenmill.engines.unit import UnitWorker, WorkerJob
 from tokenmill.errors import TokenmillError
+from tokenmill.inputs.segments import UnitId
+from tokenmill.output.durability import WorkerSync
+from tokenmill.output.file_tasks import FileJob, FileWorker
 from tokenmill.output.workspace import Workspace
 from tokenmill.settings import EncoderChoice
 from tokenmill.system import failpoints
+from tokenmill.system.allocator import keep_freed_memory
 from tokenmill.system.interrupts import forget_signals
 from tokenmill.tokenizer.bundled import Encoding
 from tokenmill.tokenizer.encoders.awkward_stand_in import use_stand_in
@@ -63,12 +67,15 @@ def _closing_noticed() -> Iterator[None]:
 def run_worker(connection: Any, job: bytes, inherited: list[Any]) -> None:
     for other in inherited:  # under fork: or a dead coordinator's pipes would never close
         other.close()
+    keep_freed_memory()
     use_stand_in()
     forget_signals()
     _die_with_parent()
     failpoints.enter("worker")
     with contextlib.suppress(messages.ChannelClosed):
-        _Loop(PipeChannel(connection), msgspec.msgpack.decode(job, type=WorkerJob)).begin()
+        task: WorkerJob | FileJob = msgspec.msgpack.decode(job, type=WorkerJob | FileJob)
+        channel = PipeChannel(connection)
+        (_FileLoop(channel, task) if isinstance(task, FileJob) else _Loop(channel, task)).begin()
     # No clean-up of other people's state: a forked child must not run the parent's exit handlers.
     os._exit(0)
 
@@ -77,13 +84,16 @@ class _Loop(WorkerLoop):
     """In a process of its own: every error is sent to the coordinator as plain text."""
 
     def __init__(self, channel: messages.Channel, job: WorkerJob) -> None:
-        super().__init__(channel, Workspace(job.output).spill)
+        workspace = Workspace(job.output, job.run.scratch)
+        super().__init__(channel, workspace.spill)
         self.job = job
+        self.after_writing = WorkerSync(
+            workspace, job.run, self._report_sync, self._report_failed_sync
+        ).written
 
     def begin(self) -> None:
-        encoder = _preloaded.get(_key(self.job.encoding, self.job.run.encoder))
         try:
-            worker = UnitWorker(self.job, encoder)
+            worker = self._open()
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
@@ -91,17 +101,42 @@ class _Loop(WorkerLoop):
         else:
             self.run(worker)
 
+    def _open(self) -> UnitWorker | FileWorker:
+        encoder = _preloaded.get(_key(self.job.encoding, self.job.run.encoder))
+        return UnitWorker(self.job, encoder)
+
     def carry_out(self, order: messages.ToWorker) -> None:
         try:
             super().carry_out(order)
         except (messages.ChannelClosed, StopRequest, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic in native code is no Exception
-            self._report(error, placing=isinstance(order, messages.Place))
+            self._report(error, "place" if isinstance(order, messages.Place) else "task")
 
-    def _report(self, error: BaseException, *, placing: bool = False) -> None:
+    def _report_sync(self, units: list[UnitId]) -> None:
+        self.send(messages.UnitsSynced(units))
+
+    def _report_failed_sync(self, error: BaseException) -> None:
+        with contextlib.suppress(messages.ChannelClosed):
+            if not isinstance(error, messages.ChannelClosed):
+                self._report(error, "sync")
+
+    def _report(
+        self, error: BaseException, step: Literal["task", "place", "sync"] = "task"
+    ) -> None:
         told = error if isinstance(error, TokenmillError) else _bug(error)
-        self.send(messages.Failure(told.to_wire(), placing))
+        self.send(messages.Failure(told.to_wire(), step))
+
+
+class _FileLoop(_Loop):
+    """Of a worker that makes files, and opens no encoder."""
+
+    def __init__(self, channel: messages.Channel, job: FileJob) -> None:
+        WorkerLoop.__init__(self, channel, None)
+        self._file_job = job
+
+    def _open(self) -> FileWorker:
+        return FileWorker(self._file_job)
 
 
 def _bug(error: BaseException) -> TokenmillError:

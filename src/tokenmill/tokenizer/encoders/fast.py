@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tokenmill.errors import EncoderError, faults_become, first_line
+from tokenmill.system.allocator import give_memory_back
 from tokenmill.texts import I64, Texts
 from tokenmill.tokenizer.bundled import Encoding, read_vocabulary
 from tokenmill.tokenizer.encoders.awkward_stand_in import FlatArray, uses_stand_in
@@ -53,7 +53,7 @@ class FastEncoder:
 
     def reopen(self) -> None:
         self._backend: Any = None
-        _trim_heap()
+        give_memory_back()
         content = read_vocabulary(self.encoding)
         with faults_become(
             lambda e: FastEncoderMissingError(
@@ -115,10 +115,3 @@ def fast_verdict(encoding: Encoding) -> Verdict:
     """Whether the fast encoder is proven for this tokenizer, with the versions installed here."""
     wrong = unproven_version(family_of(encoding).library) if encoding.rules else ""
     return Verdict("", wrong) if wrong else Verdict(encoding.rules, encoding.why_slow)
-
-
-def _trim_heap() -> None:
-    """Give freed memory back to the system; without it a dropped cache stays in the process."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)

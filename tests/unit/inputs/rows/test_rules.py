@@ -159,7 +159,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         tokenmill.prepare(text, tmp_path / "o", workers=0, where="a == 1")
     with pytest.raises(UsageError, match="contradicts"):
         tokenmill.prepare(path, tmp_path / "o", workers=0, text="{text}", text_column="title")
-    with pytest.raises(UsageError, match="--where"):
+    with pytest.raises(UsageError, match="where='a = 1'"):
         tokenmill.prepare(path, tmp_path / "o", workers=0, where="a = 1")
     nested = tmp_path / "n.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a"], "tags": [["x"]]}), nested)

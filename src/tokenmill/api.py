@@ -1,0 +1,471 @@
+"""The public functions: typed keywords, one sentence each in `help()`, messages in keywords.
+
+Each function is thin: it says what it takes, calls the room that does the work, and shows what
+happens. The keywords are those of the command line; a test compares the two with docs/python.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tokenmill.keywords import in_python
+
+if TYPE_CHECKING:
+    from tokenmill.dataset.deep.comparison import DeepReport
+    from tokenmill.dataset.inspection import DocumentView, Summary
+    from tokenmill.dataset.loader import Dataset
+    from tokenmill.dataset.verification import Report
+    from tokenmill.display import PlanReport
+    from tokenmill.engines.observer import Observer
+    from tokenmill.output.result import Result
+    from tokenmill.pipeline import Fetched
+    from tokenmill.planning.make import Proposal
+    from tokenmill.settings import (
+        Compression,
+        Cut,
+        Dtype,
+        EncoderCheck,
+        EncoderChoice,
+        Eot,
+        LastShard,
+        OnBadRow,
+        StartMethod,
+    )
+    from tokenmill.system.store import Place
+
+Path = str | os.PathLike[str]
+Paths = Path | Sequence[Path]
+
+
+class HubDataset(Protocol):
+    """A `datasets.Dataset` or `DatasetDict`."""
+
+    @property
+    def column_names(self) -> Any: ...
+
+
+@in_python
+def prepare(
+    inputs: Paths | HubDataset,
+    output: Path,
+    *,
+    text_column: str | Sequence[str] = "text",
+    text: str = "",
+    where: str = "",
+    as_kind: str | Sequence[str] = (),
+    text_separator: str | None = None,
+    tokenizer: Path = "gpt2",
+    pattern: str = "",
+    eot_token: str | int | None = None,
+    bos_token: str | int | None = None,
+    format: str | Sequence[str] = "nanogpt",
+    eot: Eot | None = None,
+    cut: Cut | None = None,
+    shard_tokens: str | int | None = None,
+    min_shard_tokens: str | int | None = None,
+    last_shard: LastShard | None = None,
+    compression: Compression | None = None,
+    name: str | None = None,
+    dtype: Dtype | None = None,
+    split: str = "",
+    all_splits: bool = False,
+    val: str | float | None = None,
+    val_inputs: Paths = (),
+    allow_empty_split: bool = False,
+    seed: int = 0,
+    drop_empty: bool = False,
+    min_tokens: str | int | None = None,
+    max_tokens: str | int | None = None,
+    limit_docs: str | int | None = None,
+    limit_tokens: str | int | None = None,
+    workers: int | None = None,
+    memory: str | int | None = None,
+    start_method: StartMethod = "forkserver",
+    encoder: EncoderChoice = "auto",
+    encoder_check: EncoderCheck | bool = "sample",
+    on_bad_row: OnBadRow = "stop",
+    keep_downloads: bool = True,
+    downloads: int = 4,
+    overwrite: bool = False,
+    quiet: bool = False,
+    observer: Observer | None = None,
+    on_plan: Callable[[Proposal], None] | None = None,
+) -> Result:
+    """Turn text into token files. The same call resumes after any interruption.
+
+    >>> tokenmill.prepare("data/*.parquet", "out", format="llmc", tokenizer="gpt2")
+    >>> tokenmill.prepare("data/", "both", format=["llmc", "megatron"], val=0.001)
+    """
+    return _prepare({**locals()})
+
+
+@in_python
+def plan(
+    inputs: Paths,
+    output: Path,
+    *,
+    probe: bool = True,
+    text_column: str | Sequence[str] = "text",
+    text: str = "",
+    where: str = "",
+    as_kind: str | Sequence[str] = (),
+    text_separator: str | None = None,
+    tokenizer: Path = "gpt2",
+    pattern: str = "",
+    eot_token: str | int | None = None,
+    bos_token: str | int | None = None,
+    format: str | Sequence[str] = "nanogpt",
+    eot: Eot | None = None,
+    cut: Cut | None = None,
+    shard_tokens: str | int | None = None,
+    min_shard_tokens: str | int | None = None,
+    last_shard: LastShard | None = None,
+    compression: Compression | None = None,
+    name: str | None = None,
+    dtype: Dtype | None = None,
+    split: str = "",
+    all_splits: bool = False,
+    val: str | float | None = None,
+    val_inputs: Paths = (),
+    allow_empty_split: bool = False,
+    seed: int = 0,
+    drop_empty: bool = False,
+    min_tokens: str | int | None = None,
+    max_tokens: str | int | None = None,
+    limit_docs: str | int | None = None,
+    limit_tokens: str | int | None = None,
+    workers: int | None = None,
+    memory: str | int | None = None,
+    start_method: StartMethod = "forkserver",
+    encoder: EncoderChoice = "auto",
+    encoder_check: EncoderCheck | bool = "sample",
+    on_bad_row: OnBadRow = "stop",
+    keep_downloads: bool = True,
+    downloads: int = 4,
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> PlanReport:
+    """Say what `prepare` with the same arguments would read, write, need and take. Writes nothing.
+
+    >>> tokenmill.plan("data/*.parquet", "out", format="llmc").tokens
+    """
+    return _plan({**locals()})
+
+
+@in_python
+def fineweb(
+    version: str = "10B",
+    type: str = "edu",
+    output: Path | None = None,
+    *,
+    revision: str = "main",
+    text_column: str | Sequence[str] = "text",
+    text: str = "",
+    where: str = "",
+    as_kind: str | Sequence[str] = (),
+    text_separator: str | None = None,
+    tokenizer: Path = "gpt2",
+    pattern: str = "",
+    eot_token: str | int | None = None,
+    bos_token: str | int | None = None,
+    format: str | Sequence[str] = "llmc",
+    eot: Eot | None = None,
+    cut: Cut | None = None,
+    shard_tokens: str | int | None = None,
+    min_shard_tokens: str | int | None = None,
+    last_shard: LastShard | None = None,
+    compression: Compression | None = None,
+    name: str | None = None,
+    dtype: Dtype | None = None,
+    split: str = "",
+    all_splits: bool = False,
+    val: str | float | None = None,
+    val_inputs: Paths = (),
+    allow_empty_split: bool = False,
+    seed: int = 0,
+    drop_empty: bool = False,
+    min_tokens: str | int | None = None,
+    max_tokens: str | int | None = None,
+    limit_docs: str | int | None = None,
+    limit_tokens: str | int | None = None,
+    workers: int | None = None,
+    memory: str | int | None = None,
+    start_method: StartMethod = "forkserver",
+    encoder: EncoderChoice = "auto",
+    encoder_check: EncoderCheck | bool = "sample",
+    on_bad_row: OnBadRow = "stop",
+    keep_downloads: bool = True,
+    downloads: int = 4,
+    overwrite: bool = False,
+    quiet: bool = False,
+    observer: Observer | None = None,
+    on_plan: Callable[[Proposal], None] | None = None,
+) -> Result:
+    """Download and tokenize a sample or a dump of FineWeb or FineWeb-Edu.
+
+    >>> tokenmill.fineweb("10B", "edu", "edu_fineweb10B")
+    """
+    from tokenmill.fineweb_parts import find_fineweb
+
+    options = {**locals()}
+    part = find_fineweb(*(options.pop(name) for name in ("version", "type", "revision")))
+    options |= {"inputs": part.input, "output": output or part.output}
+    return _prepare({**options, "name": name or part.name(format)})
+
+
+@in_python
+def download(
+    inputs: Paths,
+    output: Path = "out",
+    *,
+    text_column: str | Sequence[str] = "text",
+    text: str = "",
+    where: str = "",
+    as_kind: str | Sequence[str] = (),
+    text_separator: str | None = None,
+    tokenizer: Path = "gpt2",
+    pattern: str = "",
+    eot_token: str | int | None = None,
+    bos_token: str | int | None = None,
+    format: str | Sequence[str] = "nanogpt",
+    eot: Eot | None = None,
+    cut: Cut | None = None,
+    shard_tokens: str | int | None = None,
+    min_shard_tokens: str | int | None = None,
+    last_shard: LastShard | None = None,
+    compression: Compression | None = None,
+    name: str | None = None,
+    dtype: Dtype | None = None,
+    split: str = "",
+    all_splits: bool = False,
+    val: str | float | None = None,
+    val_inputs: Paths = (),
+    allow_empty_split: bool = False,
+    seed: int = 0,
+    drop_empty: bool = False,
+    min_tokens: str | int | None = None,
+    max_tokens: str | int | None = None,
+    limit_docs: str | int | None = None,
+    limit_tokens: str | int | None = None,
+    workers: int | None = None,
+    memory: str | int | None = None,
+    start_method: StartMethod = "forkserver",
+    encoder: EncoderChoice = "auto",
+    encoder_check: EncoderCheck | bool = "sample",
+    on_bad_row: OnBadRow = "stop",
+    keep_downloads: bool = True,
+    downloads: int = 4,
+    overwrite: bool = False,
+    quiet: bool = False,
+    observer: Observer | None = None,
+    on_plan: Callable[[Proposal], None] | None = None,
+) -> Fetched:
+    """Download the inputs; `prepare` with the same arguments then finds them, also offline.
+
+    >>> tokenmill.download("hf://datasets/HuggingFaceFW/fineweb-edu/sample/10BT")
+    """
+    return _download({**locals()})
+
+
+@in_python
+def export(
+    directory: Place,
+    output: Path,
+    *,
+    format: str | Sequence[str],
+    eot: Eot | None = None,
+    cut: Cut | None = None,
+    shard_tokens: str | int | None = None,
+    min_shard_tokens: str | int | None = None,
+    last_shard: LastShard | None = None,
+    compression: Compression | None = None,
+    name: str | None = None,
+    dtype: Dtype | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> Result:
+    """Convert a finished dataset to another format, without encoding again.
+
+    >>> tokenmill.export("out", "out-megatron", format="megatron")
+    """
+    options = {**locals()}
+    from tokenmill import display
+    from tokenmill.dataset.export import export as convert
+
+    for given in ("directory", "output", "quiet"):
+        options.pop(given)
+    note = (lambda text: None) if quiet else display.note_line
+    result = display.reworded(convert(directory, output, note=note, **options))
+    if not quiet:
+        display.show_converted(result)
+    return result
+
+
+@in_python
+def adopt(
+    directory: Path,
+    *,
+    format: str,
+    tokenizer: Path = "gpt2",
+    pattern: str = "",
+    eot: Eot | None = None,
+    eot_token: str | int | None = None,
+    dtype: Dtype | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> Result:
+    """Give token files that another tool made a manifest and an index. The files stay untouched.
+
+    >>> tokenmill.adopt("nanoGPT/data/openwebtext", format="nanogpt")
+    """
+    from tokenmill import display
+    from tokenmill.dataset.adopt import adopt as import_files
+
+    result = import_files(
+        directory,
+        format=format,
+        tokenizer=os.fspath(tokenizer),
+        pattern=pattern,
+        eot=eot,
+        eot_token=eot_token,
+        dtype=dtype,
+        overwrite=overwrite,
+    )
+    result = display.reworded(result)
+    if not quiet:
+        display.show_converted(result)
+    return result
+
+
+@in_python
+def verify(directory: Place, *, threads: int | None = None) -> Report:
+    """Compare every byte of a dataset with its manifest. Problems are returned, not raised.
+
+    >>> report = tokenmill.verify("out")
+    >>> report.ok, report.problems
+    """
+    from tokenmill.dataset.verification import verify as check
+
+    return check(directory, threads=threads)
+
+
+@in_python
+def verify_deep(
+    directory: Place,
+    *,
+    sample: str | int | None = None,
+    source_root: Path | None = None,
+    tokenizer: str | None = None,
+    seconds: float = 60.0,
+    threads: int | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> DeepReport:
+    """Compare a dataset with its sources: documents are read and encoded again.
+
+    Problems are returned, not raised. Sources that cannot be found are an error.
+
+    >>> tokenmill.verify_deep("out", sample=10_000).ok
+    """
+    from tokenmill.dataset.deep.verification import verify_deep as check
+
+    return check(
+        directory,
+        sample=sample,
+        source_root=source_root,
+        tokenizer=tokenizer,
+        seconds=seconds,
+        threads=threads,
+        on_progress=on_progress,
+    )
+
+
+@in_python
+def inspect(directory: Place) -> Summary:
+    """Settings, files, splits, counts, document lengths and largest sources of a dataset.
+
+    >>> tokenmill.inspect("out").lengths.median
+    """
+    from tokenmill.dataset.inspection import inspect as look
+
+    return look(directory)
+
+
+@in_python
+def inspect_document(
+    directory: Place,
+    *,
+    document: int | None = None,
+    token: int | None = None,
+    split: str = "train",
+    tokenizer: str | None = None,
+) -> DocumentView:
+    """One document of a dataset: its text, its ids, the file and row it came from.
+
+    >>> tokenmill.inspect_document("out", document=17).text
+    """
+    from tokenmill.dataset.inspection import inspect_document as look
+
+    return look(directory, document=document, token=token, split=split, tokenizer=tokenizer)
+
+
+@in_python
+def open_dataset(
+    directory: Place, *, format: str | None = None, tokenizer: str | None = None
+) -> Dataset:
+    """Open a finished dataset. Of several formats, `format` says which is read.
+
+    >>> ds = tokenmill.open_dataset("out")
+    >>> ds["train"].tokens[:10], ds["train"].documents[0], ds.tokenizer.decode([464, 3290])
+    """
+    from tokenmill.dataset.loader import open_dataset as load
+
+    return load(directory, format=format, tokenizer=tokenizer)
+
+
+# --- what several of them share ----------------------------------------------------------------
+
+
+def _prepare(options: dict[str, Any]) -> Result:
+    """`options`: all arguments of `prepare` by name."""
+    from tokenmill import display, pipeline
+
+    inputs, output, shown = _taken(options)
+    result = display.shown_run(
+        lambda **run: pipeline.prepare(inputs, output, **options, **run), **shown
+    )
+    result = display.reworded(result)
+    if not shown["quiet"] and shown["observer"] is None:
+        display.show_result(result)
+    return result
+
+
+def _plan(options: dict[str, Any]) -> PlanReport:
+    from tokenmill import display, pipeline
+
+    inputs, output, shown = _taken(options)
+    probe = options.pop("probe")
+    proposal, estimate = pipeline.forecast(inputs, output, options, probe=probe)
+    report = display.PlanReport(proposal=proposal, estimate=estimate)
+    if not shown["quiet"]:
+        display.show([str(report)])
+    return report
+
+
+def _download(options: dict[str, Any]) -> Fetched:
+    from tokenmill import display, pipeline
+
+    inputs, output, shown = _taken(options)
+    fetched = display.shown_run(
+        lambda **run: pipeline.download(inputs, output, **options, **run), **shown
+    )
+    if not shown["quiet"] and shown["observer"] is None:
+        display.show_fetched(fetched)
+    return fetched
+
+
+def _taken(options: dict[str, Any]) -> tuple[Any, Path, dict[str, Any]]:
+    """Inputs, output and what concerns the display are taken out of the options."""
+    shown = {name: options.pop(name, None) for name in ("quiet", "observer", "on_plan")}
+    return options.pop("inputs"), options.pop("output"), shown
