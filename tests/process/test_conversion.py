@@ -234,7 +234,7 @@ def test_an_option_of_shards_is_for_those_that_have_them(
         ({"format": "llmc,nanogpt", "val": "shard"}, "val='shard': nanogpt has no shards"),
         ({"format": "llmc,llmc"}, "named twice"),
         ({"format": "nanogpt,megatron", "shard_tokens": "1M"}, "one file per split"),
-        ({"format": "nanogpt,megatron", "compression": "zstd"}, "no compressed files"),
+        ({"format": "nanogpt,megatron", "compression": "zstd"}, "files cannot be compressed"),
         ({"format": "llmc,mds", "cut": "exact"}, "none can be cut in two"),
         ({"format": "llmc,"}, "unknown format ''"),
     ],

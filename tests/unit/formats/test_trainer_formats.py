@@ -256,7 +256,7 @@ def test_modded_shards_begin_with_documents_and_are_two_or_more(
         ({"format": "megatron", "shard_tokens": "1M"}, "one file per split"),
         ({"format": "megatron", "cut": "exact"}, "none can be cut in two"),
         ({"format": "mds", "cut": "exact"}, "none can be cut in two"),
-        ({"format": "mds", "eot": "none"}, "no document without a token"),
+        ({"format": "mds", "eot": "none"}, "a document must have a token"),
         ({"format": "llmc", "compression": "zstd"}, "files cannot be compressed"),
         ({"format": "mds", "compression": "lzma"}, "must be one of"),
         ({"format": "datatrove", "name": "a/b"}, "cannot begin a file name"),
