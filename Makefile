@@ -84,9 +84,11 @@ constraints:
 	$(BIN)/python scripts/pin.py $(BIN)/python > constraints/dev.txt
 	$(BIN)/python scripts/pin.py $(VENV)-peers/bin/python > constraints/peers.txt
 
-# Write the parts of docs/ that are made from the source: keywords, errors.
+# Write the parts of docs/ that are made from the source: options, keywords, errors.
 docs: $(VENV)/.installed-dev
-	TOKENMILL_WRITE_DOCS=1 $(BIN)/python -m pytest -q tests/unit/test_api.py -k page
+	$(BIN)/python scripts/option_page.py > docs/options.md
+	TOKENMILL_WRITE_DOCS=1 $(BIN)/python -m pytest -q tests/unit/test_api.py tests/unit/test_messages.py -k page
+	$(BIN)/python scripts/option_page.py > docs/options.md
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

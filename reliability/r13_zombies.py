@@ -95,7 +95,9 @@ def second(inputs: list[Path], clean: dict[str, bytes], folder: Path) -> None:
     for options in (PLANS["a"], [*PLANS["a"], "--overwrite"], [*PLANS["b"], "--overwrite"]):
         other = Command(inputs, output, options, folder)
         assert other.wait() == 2, other.said
-        assert f"another tokenmill is at work here (process {first.pid})" in other.said, other.said
+        assert f"another tokenmill is working in this folder (process {first.pid})" in other.said, (
+            other.said
+        )
         other.no_orphan()
     go.touch()
     first.check(clean)
@@ -179,7 +181,7 @@ def race(inputs: list[Path], clean: dict[str, bytes], folder: Path, rng: random.
     winners = [pid for pid, outcome in outcomes if outcome == "won"]
     assert len(winners) == 1, outcomes
     for pid, outcome in outcomes:
-        expected = f"another tokenmill is at work here (process {winners[0]})"
+        expected = f"another tokenmill is working in this folder (process {winners[0]})"
         assert pid in winners or expected in outcome, outcome
     same(output, clean)
 
@@ -200,7 +202,7 @@ def handover(inputs: list[Path], folder: Path, rng: random.Random) -> int:
                     inputs, output, workers=0, quiet=True, val=0.1, overwrite=overwrite
                 )
             except RefusedError as error:
-                if "another tokenmill is at work here" not in error.message:
+                if "another tokenmill is working in this folder" not in error.message:
                     raise
                 refused += 1
                 time.sleep(mine.uniform(0, 0.02))

@@ -370,7 +370,7 @@ def linked_file(scene: Scene) -> None:
     (scene.output / "train.bin").rename(away)
     (scene.output / "train.bin").symlink_to(away)
     (problem,) = tokenmill.verify(scene.output).problems
-    assert problem.startswith("train.bin: is a link out of the folder"), problem
+    assert problem.startswith("train.bin: is a link to a file outside of the folder"), problem
     assert len(tokenmill.open_dataset(scene.output)["train"].tokens[:5]) == 5, "it is read"
     view = scene.outside / "view"
     shutil.copytree(scene.output, view, copy_function=os.symlink)

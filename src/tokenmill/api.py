@@ -88,6 +88,7 @@ def prepare(
     on_bad_row: OnBadRow = "stop",
     keep_downloads: bool = True,
     downloads: int = 4,
+    scratch: Path = "",
     overwrite: bool = False,
     quiet: bool = False,
     observer: Observer | None = None,
@@ -144,6 +145,7 @@ def plan(
     on_bad_row: OnBadRow = "stop",
     keep_downloads: bool = True,
     downloads: int = 4,
+    scratch: Path = "",
     overwrite: bool = False,
     quiet: bool = False,
 ) -> PlanReport:
@@ -198,6 +200,7 @@ def fineweb(
     on_bad_row: OnBadRow = "stop",
     keep_downloads: bool = True,
     downloads: int = 4,
+    scratch: Path = "",
     overwrite: bool = False,
     quiet: bool = False,
     observer: Observer | None = None,
@@ -257,6 +260,7 @@ def download(
     on_bad_row: OnBadRow = "stop",
     keep_downloads: bool = True,
     downloads: int = 4,
+    scratch: Path = "",
     overwrite: bool = False,
     quiet: bool = False,
     observer: Observer | None = None,
@@ -283,22 +287,33 @@ def export(
     compression: Compression | None = None,
     name: str | None = None,
     dtype: Dtype | None = None,
+    workers: int | None = None,
+    memory: str | int | None = None,
     overwrite: bool = False,
     quiet: bool = False,
+    observer: Observer | None = None,
 ) -> Result:
     """Convert a finished dataset to another format, without encoding again.
 
     >>> tokenmill.export("out", "out-megatron", format="megatron")
     """
     options = {**locals()}
-    from tokenmill import display
-    from tokenmill.dataset.export import export as convert
+    from tokenmill import display, pipeline
 
-    for given in ("directory", "output", "quiet"):
+    for given in ("directory", "output", "quiet", "observer"):
         options.pop(given)
-    note = (lambda text: None) if quiet else display.note_line
-    result = display.reworded(convert(directory, output, note=note, **options))
-    if not quiet:
+    silent = quiet or observer is not None
+    note = (lambda text: None) if silent else display.note_line
+    result = display.shown_run(
+        lambda observer, on_plan: pipeline.export(
+            directory, output, observer=observer, note=note, **options
+        ),
+        quiet=quiet,
+        observer=observer,
+        on_plan=None,
+    )
+    result = display.reworded(result)
+    if not silent:
         display.show_converted(result)
     return result
 

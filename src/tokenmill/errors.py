@@ -87,6 +87,16 @@ def _letters(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
+def warning(text: str) -> str:
+    """A warning as it is: this marks it for docs/errors.md, which lists all of them."""
+    return text
+
+
+def problem(text: str) -> str:
+    """What `verify` finds wrong with a dataset: marked for docs/errors.md."""
+    return text
+
+
 class _Report(BaseException):
     """What all errors of ours have; `hint` says what to do about it, `lines` more than one line."""
 

@@ -76,6 +76,8 @@ SENTENCES = {
     "keep_downloads": "Keep downloaded inputs in the cache. False: remove each once its tokens "
     "are durable.",
     "downloads": "Parallel downloads.",
+    "scratch": "A folder on a local disk for tokens that wait to be written. '': in the output "
+    "folder.",
     "overwrite": "Replace a dataset that tokenmill made in this folder.",
     "quiet": "Show nothing: no plan, progress, warnings or summary.",
     "observer": "Receives the progress (a `tokenmill.engines.observer.Observer`); then nothing is "

@@ -97,8 +97,8 @@ def prepare(
         elif is_stdin(inputs):
             if not wanted.input_rules.kind_for(NAME):
                 raise UsageError(
-                    "-: what standard input holds is not known",
-                    hint="say it: --as jsonl, csv, text ...",
+                    "-: the kind of data on standard input is not known",
+                    hint="add --as jsonl, --as csv or --as text",
                 )
             _refuse_early(wanted, output)
             inputs = stack.enter_context(stdin_file(output, sys.stdin.buffer))
@@ -152,7 +152,7 @@ def _prepare(
         already_done=not record,
         seconds=seconds,
         run=record,
-        warnings=warnings_of(manifest, prepared.plan.settings, wanted.min_shard_tokens),
+        warnings=warnings_of(manifest, prepared.plan.settings, wanted.min_shard_tokens, record),
     )
 
 

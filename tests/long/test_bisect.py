@@ -57,7 +57,7 @@ def test_the_row_is_named_and_then_set_aside(
     times, probes = ("4 times", 5) if how == "kill" else ("twice", 3)  # a kill may be chance
     reason = f"encoding it alone {words}, {times}"
     assert ended.value.message == f"m.parquet: row 777 (row group 7): {reason}"
-    assert "--on-bad-row quarantine" in ended.value.hint
+    assert "on_bad_row='quarantine'" in ended.value.hint
     result = tokenmill.prepare(
         faulty, output, workers=2, start_method="fork", on_bad_row="quarantine"
     )

@@ -28,7 +28,7 @@ def test_a_large_input_changed_between_its_samples_is_refused_in_every_state(
     name = touched_large(job)
     with pytest.raises(RefusedError, match=name) as refused:
         tokenmill.prepare(job.paths, job.output, **job.options())
-    assert "--overwrite" in refused.value.hint
+    assert "overwrite=True" in refused.value.hint
 
 
 def test_a_large_input_replaced_by_its_copy_is_compared_and_the_job_goes_on(

@@ -85,7 +85,7 @@ def test_plan_lists_files_chains_and_what_is_skipped(tmp_path: Path) -> None:
         (["prepare", "x.jsonl", "-o", "o", "--val", "shard"], 2, "no shards"),
         (["prepare", "bad.jsonl", "-o", "o"], 1, "bad.jsonl: row 1 (line 2)"),
         (["prepare", "bad.jsonl", "-o", "o", "--on-bad-row", "quarantine", "--val", "none"], 4, ""),
-        (["verify", "."], 2, "no finished dataset"),
+        (["verify", "."], 2, "not a finished dataset"),
         (["frobnicate"], 2, "No such command"),
     ],
 )

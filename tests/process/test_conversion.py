@@ -104,7 +104,7 @@ def test_a_damaged_dataset_is_not_exported(source: Path, tmp_path: Path) -> None
     ("options", "error", "message"),
     [
         ({"format": "modded", "eot": "append"}, UsageError, "finds documents by the 50256"),
-        ({"format": "mds", "cut": "exact"}, UsageError, "none may be cut in two"),
+        ({"format": "mds", "cut": "exact"}, UsageError, "none can be cut in two"),
         ({"format": "nope"}, UsageError, "unknown format"),
         ({"format": "nanogpt", "val": "none"}, UsageError, "has no keyword 'val'"),
     ],
@@ -234,8 +234,8 @@ def test_an_option_of_shards_is_for_those_that_have_them(
         ({"format": "llmc,nanogpt", "val": "shard"}, "val='shard': nanogpt has no shards"),
         ({"format": "llmc,llmc"}, "named twice"),
         ({"format": "nanogpt,megatron", "shard_tokens": "1M"}, "one file per split"),
-        ({"format": "nanogpt,megatron", "compression": "zstd"}, "no compressed files"),
-        ({"format": "llmc,mds", "cut": "exact"}, "none may be cut in two"),
+        ({"format": "nanogpt,megatron", "compression": "zstd"}, "files cannot be compressed"),
+        ({"format": "llmc,mds", "cut": "exact"}, "none can be cut in two"),
         ({"format": "llmc,"}, "unknown format ''"),
     ],
 )
@@ -266,7 +266,7 @@ def test_nothing_is_written_through_a_linked_folder(inputs: list[Path], tmp_path
         (out / name).parent.mkdir(parents=True)
         (out / name).symlink_to(tmp_path / "elsewhere")
         (out / ".tokenmill").mkdir()
-        with pytest.raises(RefusedError, match="a link"):
+        with pytest.raises(RefusedError, match="a symbolic link"):
             tokenmill.prepare(inputs[0], out, workers=0, format="mds")
     assert not os.listdir(tmp_path / "elsewhere")
 
@@ -278,7 +278,11 @@ def test_nothing_is_removed_through_a_linked_folder(inputs: list[Path], tmp_path
     (elsewhere / "victim").write_text("mine")
     tokenmill.prepare(inputs[0], out, workers=0)
     manifest = Manifest.load(out)
-    for folder, message in (("evil", "not its own"), ("train", "a link"), ("hf/val", "a link")):
+    for folder, message in (
+        ("evil", "does not belong"),
+        ("train", "a symbolic link"),
+        ("hf/val", "a symbolic link"),
+    ):
         entry = msgspec.structs.replace(manifest.files[0], path=f"{folder}/victim")
         hostile = msgspec.structs.replace(manifest, files=[*manifest.files, entry]).sealed()
         (out / "manifest.json").write_bytes(hostile.encode())

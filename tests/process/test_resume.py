@@ -148,7 +148,7 @@ def test_a_large_input_written_to_since_is_not_taken_for_unchanged(
     """Only samples of it are hashed: a change between them shows in its time alone."""
     tokenmill.prepare(own_copy, tmp_path / "o", workers=2)
     os.utime(own_copy, (5, 5))
-    with pytest.raises(RefusedError, match=r"b.jsonl: was written to after"):
+    with pytest.raises(RefusedError, match=r"b.jsonl: was modified after"):
         tokenmill.prepare(own_copy, tmp_path / "o", workers=2)
 
 
@@ -180,7 +180,7 @@ def test_foreign_files_are_refused_and_never_removed(inputs: list[Path], tmp_pat
     output.mkdir()
     (output / "thesis.tex").write_text("years of work")
     for overwrite in (False, True):
-        with pytest.raises(RefusedError, match=r"not ours \(thesis.tex\)"):
+        with pytest.raises(RefusedError, match=r"did not make \(thesis.tex\)"):
             tokenmill.prepare(inputs, output, overwrite=overwrite)
     (output / "thesis.tex").unlink()
     tokenmill.prepare(inputs, output, workers=0)
@@ -196,14 +196,14 @@ def test_overwrite_removes_nothing_that_is_not_ours(inputs: list[Path], tmp_path
     output.mkdir()
     for name in ("manifest.json", "run.json", "train.bin"):
         (output / name).write_text("somebody else's")
-    with pytest.raises(RefusedError, match="not a manifest of ours"):
+    with pytest.raises(RefusedError, match="not a manifest of tokenmill"):
         tokenmill.prepare(inputs, output, overwrite=True)
     assert (output / "train.bin").read_text() == "somebody else's"
     for name in ("manifest.json", "run.json"):
         (output / name).unlink()
     (output / ".tokenmill").mkdir()  # as if a job had begun, and then a file came
     for overwrite in (False, True):  # the commit names train.bin, but has not published it
-        with pytest.raises(RefusedError, match="in the way"):
+        with pytest.raises(RefusedError, match="tokenmill did not make it"):
             tokenmill.prepare(inputs, output, workers=0, overwrite=overwrite)
         assert (output / "train.bin").read_text() == "somebody else's"
 

@@ -49,7 +49,7 @@ def options(command: str) -> dict[str, click.Parameter]:
         (("prepare",), ("download",), {"observer", "on_plan"}),
         (("plan",), ("plan",), {"quiet"}),
         (("fineweb",), ("fineweb",), {"observer", "on_plan"}),
-        (("export",), ("export",), {"quiet"}),
+        (("export",), ("export",), {"observer"}),
         (("import",), ("adopt",), {"quiet"}),
         (("verify",), ("verify", "verify_deep"), {"threads", "seconds", "on_progress"}),
         (("inspect",), ("inspect", "inspect_document"), set()),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tokenmill.amounts import show_bytes, show_speed
+from tokenmill.amounts import counted, show_bytes, show_speed
 from tokenmill.cli.help import choices, complete_format
 from tokenmill.cli.options import (
     JSON,
@@ -121,7 +121,8 @@ def _echo(result: Result, as_json: bool) -> None:
     summary.echo_files(result)
     for split in manifest.splits:
         click.echo(
-            f"  {split.format} {split.name}: {split.documents:,} documents, {split.tokens:,} tokens"
+            f"  {split.format} {split.name}: {counted(split.documents, 'document')}, "
+            f"{counted(split.tokens, 'token')}"
         )
     for line in summary.warning_lines(result.warnings):
         click.echo(line)

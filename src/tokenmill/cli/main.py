@@ -10,6 +10,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from tokenmill._version import __version__
 from tokenmill.cli.convert import export_command, import_command
@@ -167,6 +168,12 @@ def inspect(directory: str, full: bool, as_json: bool, **place: Any) -> None:
     asked = sum(place[option] is not None for option in ("document", "token"))
     if asked > 1:
         raise click.UsageError("--document and --token: give one of them")
+    source = click.get_current_context().get_parameter_source("split")
+    if not asked and source is ParameterSource.COMMANDLINE:
+        raise click.UsageError(
+            f"--split {place['split']} is for --document N or --token N; without them both splits "
+            "are shown"
+        )
     found: object
     if asked:
         found = view = inspect_document(directory, **place)

@@ -42,14 +42,14 @@ class Rates:
         """Downloads, if there are any; then encoding, and then the files made of its tokens."""
         elapsed = self._elapsed()
         if s.fetch_total:
-            left = f"eta {show_duration(self._download_eta(s))}"
+            left = _eta(self._download_eta(s))
             speed = show_speed(s.fetched_bytes / elapsed)
             details = [left, f"{s.fetching} files at a time"]
             yield Bar("downloading", s.fetched_bytes, s.fetch_total, speed, details)
         if s.bytes_total and not s.files_total:
             speeds = f"{show_speed(s.text_bytes / elapsed)} {show_count(s.tokens / elapsed)} tok/s"
             details = [
-                f"eta {show_duration(self.eta(s))}",
+                _eta(self.eta(s)),
                 f"{show_count(s.tokens)} tokens",
                 f"{s.workers} workers",
                 f"{s.retries} retries",
@@ -61,24 +61,31 @@ class Rates:
             self.making = self.making or time.monotonic()
             seconds = max(1e-3, time.monotonic() - self.making)
             done = min(s.made_bytes, s.make_total)
-            eta = (s.make_total - done) * seconds / done if done else 0.0
+            eta = (s.make_total - done) * seconds / done if done else None
             files = f"{s.files_made} of {s.files_total} files or parts"
-            details = [f"eta {show_duration(eta)}", files, f"{s.workers} workers"]
+            details = [_eta(eta), files, f"{s.workers} workers"]
             yield Bar("writing", done, s.make_total, show_speed(done / seconds), details)
 
-    def eta(self, s: Snapshot) -> float:
-        """The slower of download and encoding decides how long the rest takes."""
+    def eta(self, s: Snapshot) -> float | None:
+        """The slower of download and encoding decides how long the rest takes. None: nothing is
+        done yet that would tell."""
         elapsed = self._elapsed()
         done, left = s.bytes_done - s.resumed_bytes, max(0, s.bytes_total - s.bytes_done)
         if not done:
-            return self._download_eta(s)
+            return self._download_eta(s) if s.fetch_total else None
         if self.waited is None:
             self.waited = elapsed if s.fetch_total else 0.0
-        return max(left * (elapsed - self.waited) / done, self._download_eta(s))
+        return max(left * (elapsed - self.waited) / done, self._download_eta(s) or 0.0)
 
-    def _download_eta(self, s: Snapshot) -> float:
+    def _download_eta(self, s: Snapshot) -> float | None:
         left = max(0, s.fetch_total - s.fetched_bytes)
-        return left * self._elapsed() / s.fetched_bytes if s.fetched_bytes else 0.0
+        if left and not s.fetched_bytes:
+            return None
+        return left * self._elapsed() / s.fetched_bytes if left else 0.0
+
+
+def _eta(seconds: float | None) -> str:
+    return "eta ?" if seconds is None else f"eta {show_duration(seconds)}"
 
 
 class PlainProgress(Observer):

@@ -16,15 +16,16 @@ import msgspec
 
 from tokenmill.amounts import counted, show_bytes, show_duration, show_speed
 from tokenmill.cli.progress import PLAIN_SECONDS
-from tokenmill.cli.summary import warning_lines
+from tokenmill.cli.summary import empty_note, warning_lines
 from tokenmill.dataset.deep.comparison import DeepReport
 from tokenmill.dataset.inspection import Bin, DocumentView, Summary
 from tokenmill.dataset.status import Status
 from tokenmill.dataset.verification import Report
 from tokenmill.errors import printable
+from tokenmill.formats import get_format
 from tokenmill.planning.estimate import Estimate
 from tokenmill.planning.make import Proposal
-from tokenmill.settings import Val
+from tokenmill.settings import PlanSettings, Val
 
 SOURCES_SHOWN = 12
 TEXT_SHOWN = 1500
@@ -77,7 +78,7 @@ def plan_lines(prepared: Proposal, estimate: Estimate) -> list[str]:
     sources = prepared.plan.sources
     shown = sources if len(sources) <= SOURCES_SHOWN else sources[: SOURCES_SHOWN - 2]
     for source in shown:
-        rows = f"{source.rows:,} rows" if source.rows >= 0 else "rows known when read"
+        rows = counted(source.rows, "row") if source.rows >= 0 else "rows known when read"
         chain = ", one chain (compressed: one worker at a time)" if source.compression else ""
         lines.append(f"  {printable(source.name)}: {show_bytes(source.size)}, {rows}{chain}")
     if len(shown) < len(sources):
@@ -110,7 +111,7 @@ def _tokens_line(e: Estimate) -> str:
         return f"  tokens  about {rounded(e.tokens)} from token_count and separators{each}"
     if e.tokens_from == "typical":
         return f"  tokens  about {rounded(e.tokens)} (typical of such files: none is here yet)"
-    rows = "" if e.rows_exact else f" in about {rounded(e.rows)} rows"
+    rows = "" if e.rows_exact else f" in about {rounded(e.rows)} row{'s' * (e.rows != 1)}"
     return (
         f"  tokens  about {rounded(e.tokens)}{rows}{each} "
         f"(estimated from a probe of {show_bytes(e.probe_bytes)})"
@@ -124,7 +125,7 @@ def _file_lines(prepared: Proposal, e: Estimate) -> list[str]:
     each = f", a new one every {shard_tokens:,} tokens" if shard_tokens else ""
     if e.tokens < 0:
         names = ", ".join(split.first for split in e.files)
-        return [f"  writes  {names}{each}; manifest.json, run.json, index/"]
+        return [f"  writes  {names}{each}; {_beside(settings)}"]
     exact = e.tokens_exact and settings.val.kind in ("shard", "none", "tail") and exact_cut
     about = "" if exact else "about "
     lines: list[str] = []
@@ -134,8 +135,20 @@ def _file_lines(prepared: Proposal, e: Estimate) -> list[str]:
             names = f"{split.first} to {split.last} ({about}{split.files:,} files)"
         tokens = f"{split.tokens:,}" if exact else rounded(split.tokens)
         word = "      " if lines else "writes"
-        lines.append(f"  {word}  {names}: {about}{tokens} tokens of {split.split}")
-    return [*lines, "          manifest.json, run.json, index/"]
+        lines.append(
+            f"  {word}  {names}: {about}{tokens} token{'s' * (tokens != '1')} of {split.split}"
+        )
+    return [*lines, f"          {_beside(settings)}"]
+
+
+def _beside(settings: PlanSettings) -> str:
+    """What is written beside the token files."""
+    told = [
+        f"{layout.format}: {beside}" if len(settings.layouts) > 1 else beside
+        for layout in settings.layouts
+        if (beside := get_format(layout.format).beside)
+    ]
+    return "; ".join([*told, "manifest.json, run.json, index/"])
 
 
 def _time_line(e: Estimate) -> str:
@@ -154,11 +167,14 @@ def _time_line(e: Estimate) -> str:
 def summary_lines(summary: Summary) -> list[str]:
     s, counts = summary.settings, summary.counts
     val = msgspec.convert(s["val"], Val)
+    first = PlanSettings.from_dict(s).first
+    dtype = get_format(first.format).shown_dtype(first)
     shards = f", {s['shard_tokens']:,} tokens per shard ({s['cut']})" if s["shard_tokens"] else ""
     lines = [
-        f"{summary.directory}: {counts['tokens']:,} tokens, {counts['documents']:,} documents, "
+        f"{summary.directory}: {counted(counts['tokens'], 'token')}, "
+        f"{counted(counts['documents'], 'document')}, "
         f"{show_bytes(summary.bytes)}",
-        f"  format     {s['format']}, {s['dtype']}, eot {s['eot']}{shards}, val {val}",
+        f"  format     {s['format']}, {dtype}, eot {s['eot']}{shards}, val {val}",
         f"  tokenizer  {s['tokenizer']} ({s['vocab_size']:,} ids, separator {s['eot_id']})",
     ]
     if s["more"]:
@@ -174,14 +190,14 @@ def summary_lines(summary: Summary) -> list[str]:
         if len(files) > 1:
             names = f"{len(files):,} files, {files[0]['path']} to {files[-1]['path']}"
         lines.append(
-            f"  {split['name']:9}  {split['documents']:,} documents, {split['tokens']:,} tokens: "
-            f"{names}"
+            f"  {split['name']:9}  {counted(split['documents'], 'document')}, "
+            f"{counted(split['tokens'], 'token')}: {names}"
         )
     known = counts["text_bytes"] > 0 or counts["empty"] == counts["documents"]
     lines += [
         f"  rows       {counts['rows']:,} read = {counts['documents']:,} written + "
-        f"{counts['dropped']:,} dropped + {counts['quarantined']:,} quarantined "
-        f"({counts['empty']:,} empty)",
+        f"{counts['dropped']:,} dropped + {counts['quarantined']:,} "
+        f"quarantined{empty_note(s['drop_empty'], counts)}",
         f"  text       {show_bytes(counts['text_bytes'])}, "
         f"{summary.bytes_per_token:.2f} bytes per token"
         if known
@@ -200,7 +216,7 @@ def summary_lines(summary: Summary) -> list[str]:
     for source in summary.largest_sources:
         lines.append(
             f"  {source['name']:{min(width, 60)}}  {source['tokens']:>15,} tokens  "
-            f"{source['documents']:>11,} documents"
+            f"{source['documents']:>11,} document{'s' * (source['documents'] != 1)}"
             + (f"  {show_bytes(source['text_bytes']):>9} of text" if known else "")
         )
     return [printable(line) for line in lines]
@@ -211,7 +227,7 @@ def _encoder_of(encoder: dict[str, Any]) -> str:
         return "not recorded: an earlier version made this dataset"
     told = f"{encoder['name']}, {encoder.get('why', '')}"
     some = encoder.get("reference_documents")
-    return f"{told}; {some:,} documents by the reference" if some else told
+    return f"{told}; {counted(some, 'document')} by the reference" if some else told
 
 
 def _histogram(bins: list[Bin]) -> list[str]:
@@ -315,13 +331,16 @@ def status_lines(found: Status, here: str) -> list[str]:
         told += f", {min(share, 100):.0f} % of the input is done"
     lines = [f"{found.directory}: {told}"]
     counts = found.counts
-    if counts:
+    if found.state == "unfinished" and not counts.get("rows"):
+        lines.append("  done      nothing that is durable yet")
+    elif counts:
         durable = " (durable: a crash costs none of it)" if found.state == "unfinished" else ""
         lines.append(
             f"  {'has' if found.state == 'finished' else 'done':8}  "
             f"{counted(counts['documents'], 'document')}, {counted(counts['tokens'], 'token')}, "
             f"{counted(counts['quarantined'], 'row')} quarantined{durable}"
         )
+    if counts:
         files = counted(found.sources, "file")
         lines.append(f"  input     {files}, {show_bytes(found.input_bytes)}")
     lines += [f"  {'bound to' if i == 0 else '':8}  {x}" for i, x in enumerate(_binding(found))]
@@ -384,7 +403,9 @@ def verify_lines(report: Report) -> list[str]:
     if report.ok:
         speed = show_speed(report.bytes / max(report.seconds, 1e-3))
         size = show_bytes(report.bytes)
-        lines.append(f"{OK}: {report.files} files, {size}, {report.seconds:.2f} s ({speed})")
+        lines.append(
+            f"{OK}: {counted(report.files, 'file')}, {size}, {report.seconds:.2f} s ({speed})"
+        )
     return lines + warning_lines(report.warnings)
 
 
@@ -396,8 +417,8 @@ def deep_lines(report: DeepReport) -> list[str]:
         how = "every document" if report.complete else "documents"
         lines.append(
             f"{word}{how} encoded again by the reference: {report.documents:,} of "
-            f"{report.documents_total:,} documents, {show_bytes(report.text_bytes)} of text "
-            f"({share:.3g} %), {report.tokens:,} tokens, {report.seconds:.1f} s"
+            f"{counted(report.documents_total, 'document')}, {show_bytes(report.text_bytes)} of "
+            f"text ({share:.3g} %), {counted(report.tokens, 'token')}, {report.seconds:.1f} s"
         )
         lines.append(
             f"  rows read again and found in their place: {report.rows:,} of "
@@ -406,8 +427,8 @@ def deep_lines(report: DeepReport) -> list[str]:
         )
     if report.reference_failures:
         lines.append(
-            f"  note: {report.reference_failures} documents that the reference cannot encode were "
-            "compared with the fast encoder"
+            f"  note: compared with the fast encoder, since the reference cannot encode them: "
+            f"{counted(report.reference_failures, 'document')}"
         )
     if report.stopped:
         more = " (--sample all compares every document)" if report.mode == "time" else ""
@@ -418,15 +439,19 @@ def deep_lines(report: DeepReport) -> list[str]:
 def deep_progress() -> Callable[[int, int], None]:
     """A line on stderr every few seconds."""
     began = printed = time.monotonic()
+    before = 0
 
     def show(done: int, total: int) -> None:
-        nonlocal printed
+        nonlocal printed, before
         now = time.monotonic()
         if now - printed >= PLAIN_SECONDS:
             printed = now
-            speed = done / (now - began)
+            how = show_speed(done / (now - began))
+            if done == before:  # documents are compared whole
+                how = f"a large document is under way ({show_duration(now - began)} so far)"
+            before = done
             print(
-                f"compared {show_bytes(done)} of {show_bytes(total)} of text, {show_speed(speed)}",
+                f"compared {show_bytes(done)} of {show_bytes(total)} of text, {how}",
                 file=sys.stderr,
                 flush=True,
             )

@@ -6,31 +6,43 @@ import os
 from typing import Any
 
 import click
+import msgspec
 
-from tokenmill.amounts import show_bytes, show_duration, show_speed
+from tokenmill.amounts import counted, show_bytes, show_duration, show_speed
 from tokenmill.errors import printable
 from tokenmill.formats import get_format
 from tokenmill.output.result import Result
 from tokenmill.pipeline import Fetched
 from tokenmill.planning.make import Proposal
-from tokenmill.settings import PlanSettings
+from tokenmill.settings import PlanSettings, Val
 
 
 def plan_line(prepared: Proposal) -> str:
     settings, sources = prepared.plan.settings, prepared.plan.sources
-    first = settings.first
     rows = sum(source.rows for source in sources if source.rows >= 0)
-    counted = f", {rows:,} rows" if all(s.rows >= 0 for s in sources) else ""
+    known = f", {counted(rows, 'row')}" if all(s.rows >= 0 for s in sources) else ""
     skipped = f", {len(prepared.found.skipped)} skipped" if prepared.found.skipped else ""
     workers = prepared.run.workers
-    formats = ", ".join(layout.format for layout in settings.layouts)
+    formats, frames = _formats_and_frames(settings)
     return (
         f"plan: {len(sources)} file{'s' * (len(sources) != 1)}, "
-        f"{show_bytes(prepared.plan.input_bytes)}{counted}{skipped} -> {formats} in "
-        f"{printable(prepared.output)} ({printable(settings.tokenizer)}, {first.dtype}, "
-        f"eot {first.eot}, val {settings.val}), {workers or 'no'} worker{'s' * (workers != 1)}, "
+        f"{show_bytes(prepared.plan.input_bytes)}{known}{skipped} -> {formats} in "
+        f"{printable(prepared.output)} ({printable(settings.tokenizer)}, {frames}, "
+        f"val {settings.val}), {workers or 'no'} worker{'s' * (workers != 1)}, "
         f"{show_bytes(prepared.run.memory)}"
     )
+
+
+def _formats_and_frames(settings: PlanSettings) -> tuple[str, str]:
+    """Names, and dtype and separator: once, or for each format where they differ."""
+    told = {
+        layout.format: f"{get_format(layout.format).shown_dtype(layout)}, eot {layout.eot}"
+        for layout in settings.layouts
+    }
+    frames = next(iter(told.values()))
+    if len(set(told.values())) > 1:
+        frames = "; ".join(f"{name} {frame}" for name, frame in told.items())
+    return ", ".join(told), frames
 
 
 def plan_lines_before(prepared: Proposal) -> list[str]:
@@ -46,9 +58,9 @@ def echo_fetched(fetched: Fetched) -> None:
     here = fetched.files - fetched.fetched_files
     already = f" ({here} were here already)" if here else ""
     click.echo(
-        f"downloaded {fetched.fetched_files} files, {show_bytes(fetched.fetched_bytes)}, in "
-        f"{show_duration(fetched.seconds)}{already}: the same command without --download-only "
-        "goes on, also offline"
+        f"downloaded {counted(fetched.fetched_files, 'file')}, "
+        f"{show_bytes(fetched.fetched_bytes)}, in {show_duration(fetched.seconds)}"
+        f"{already}: the same command without --download-only goes on, also offline"
     )
 
 
@@ -69,18 +81,28 @@ def result_dict(result: Result) -> dict[str, Any]:
     }
 
 
+def empty_note(dropped: bool, counts: dict[str, int]) -> str:
+    """How many documents are empty, and whether they are among the written or the dropped."""
+    if not counts["empty"]:
+        return ""
+    among = "dropped" if dropped else "written" if not counts["dropped"] else "read"
+    return f" ({counts['empty']:,} of those {among} are empty)"
+
+
 def _left_out(settings: PlanSettings, counts: dict[str, int]) -> list[str]:
     """Documents that are not there because the plan says so."""
     lines = []
     if counts.get("filtered"):
-        lines.append(f"  dropped: {counts['filtered']:,} rows that do not meet --where")
+        verb = "does" if counts["filtered"] == 1 else "do"
+        rows = counted(counts["filtered"], "row")
+        lines.append(f"  dropped: {rows} that {verb} not meet --where")
     if counts["too_short"]:
-        lines.append(f"  dropped: {counts['too_short']:,} documents under --min-tokens")
+        lines.append(f"  dropped: {counted(counts['too_short'], 'document')} under --min-tokens")
     if counts["too_long"]:
-        lines.append(f"  dropped: {counts['too_long']:,} documents over --max-tokens")
+        lines.append(f"  dropped: {counted(counts['too_long'], 'document')} over --max-tokens")
     limits = []
     if settings.limit_docs:
-        limits.append(f"the first {settings.limit_docs:,} documents")
+        limits.append(f"the first {counted(settings.limit_docs, 'document')}")
     if settings.limit_tokens:
         limits.append(f"documents that begin before token {settings.limit_tokens:,}")
     if limits:
@@ -115,9 +137,8 @@ CHECKED_KINDS = {
     "checked_other": "others",
 }
 SPECIAL_CASES = {
-    "reference_documents": "documents went to the reference encoder (newer Unicode, or added "
-    "tokens)",
-    "reference_failures": "documents that the reference cannot encode: the fast one did",
+    "reference_documents": "went to the reference encoder (newer Unicode, or added tokens)",
+    "reference_failures": "that the reference cannot encode: the fast one did",
 }
 
 
@@ -131,11 +152,14 @@ def check_line(result: Result) -> str:
         every, who = "all ", " that this run encoded were" if run["units_resumed"] else ""
         alone = encoder["reference_documents"]
         more = f" ({alone:,} more were encoded by the reference alone)" if alone else ""
+    elif checked > result.manifest.counts["documents"]:
+        # Also documents that a limit or a length left out, and those of a unit done twice.
+        checked, every, who, more = result.manifest.counts["documents"], "", "", ""
     else:
         every = who = ""
         kinds = [f"{encoder[key]:,} {what}" for key, what in CHECKED_KINDS.items() if encoder[key]]
         more = f" ({', '.join(kinds)})" if kinds else ""
-    what = f"{every}{checked:,} document{'s' * (checked != 1)}{who}"
+    what = f"{every}{counted(checked, 'document')}{who}"
     return f"{what} encoded again by the reference, all equal{more}"
 
 
@@ -144,16 +168,18 @@ def echo_summary(result: Result) -> None:
     settings = manifest.settings
     echo_files(result)
     for split in (split for split in manifest.splits if split.format == settings.first.format):
-        click.echo(f"  {split.name + ':':6} {split.documents:,} documents, {split.tokens:,} tokens")
+        documents, tokens = counted(split.documents, "document"), counted(split.tokens, "token")
+        click.echo(f"  {split.name + ':':6} {documents}, {tokens}")
     click.echo(
         f"  rows:  {counts['rows']:,} read = {counts['documents']:,} written + "
         f"{counts['dropped']:,} dropped + {counts['quarantined']:,} quarantined"
-        + (f" ({counts['empty']:,} empty)" if counts["empty"] else "")
+        + empty_note(settings.drop_empty, counts)
     )
     for line in _left_out(settings, counts):
         click.echo(line)
     if settings.vocab_size > 1 << 16:
-        tokenizer, dtype = printable(settings.tokenizer), settings.first.dtype
+        tokenizer, first = printable(settings.tokenizer), settings.first
+        dtype = get_format(first.format).shown_dtype(first)
         click.echo(f"  dtype: {dtype}, since {tokenizer} does not fit uint16")
     encoder = result.run.get("encoder", {})
     if encoder.get("name", "gigatoken") != "gigatoken":
@@ -162,14 +188,14 @@ def echo_summary(result: Result) -> None:
         click.echo(f"  check: {check_line(result)}")
     for key, what in SPECIAL_CASES.items():
         if encoder.get(key):
-            click.echo(f"  note:  {encoder[key]:,} {what}")
+            click.echo(f"  note:  {counted(encoder[key], 'document')} {what}")
     for line in warning_lines(result.warnings):
         click.echo(line)
     if counts["quarantined"]:
         click.echo(f"  quarantined: {printable(result.output)}/quarantine.jsonl")
     if not result.already_done:
         resumed = result.run.get("units_resumed", 0)
-        again = f", {resumed} units were durable already" if resumed else ""
+        again = f", {counted(resumed, 'unit')} done before" if resumed else ""
         speed = show_speed(counts["text_bytes"] / max(result.seconds, 1e-3))
         rate = f" ({speed} of text)" if not resumed else ""
         click.echo(f"  done in {show_duration(result.seconds)}{rate}{again}")
@@ -188,5 +214,8 @@ def echo_load_lines(result: Result) -> None:
         shown = next((file for file in mine if file.split == "train"), mine[0])
         folder = os.path.join(result.output, settings.folder_of(layout)).rstrip("/")
         name = shown.path.removeprefix(settings.folder_of(layout))
-        for line in get_format(layout.format).load_lines(settings, layout, folder, name):
+        there = settings
+        if not any(file.split == "val" for file in mine):  # name no file that is not there
+            there = msgspec.structs.replace(settings, val=Val(kind="none"))
+        for line in get_format(layout.format).load_lines(there, layout, folder, name):
             click.echo(f"  {printable(line)}" if line else "")

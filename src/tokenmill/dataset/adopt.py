@@ -188,7 +188,7 @@ class _Scan:
                 f"{self.store.where()}: no separator {self.settings.eot_id} in the train files, "
                 "so no document is found",
                 hint="name the tokenizer they were made with (--tokenizer, --eot-token); "
-                "with --eot none all is one document",
+                "with --eot none each split is one document",
             )
         if last < token:  # the last document, which no separator ends
             self.documents[-1] += 1

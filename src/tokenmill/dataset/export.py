@@ -42,7 +42,7 @@ from tokenmill.settings import Layout, PlanSettings, Val
 from tokenmill.system.disk import free_bytes
 from tokenmill.system.interrupts import interruptible
 from tokenmill.system.memory import NO_LIMIT, MemoryShare
-from tokenmill.system.store import Place, Store, read_whole
+from tokenmill.system.store import FolderStore, Place, Store, read_whole
 from tokenmill.tokens.packing import frame_of
 from tokenmill.tokens.reframe import BLOCK_DOCUMENTS, ReframedStream
 
@@ -67,7 +67,7 @@ def export(
         raise UsageError("export() requires format=")
     source = open_dataset(directory)
     if missing := missing_files(source.store, source.manifest):
-        what = f"{source.directory}: is not complete, and nothing is made of it:"
+        what = f"{source.directory}: is not complete, so it is not converted:"
         raise VerificationError(what, lines=[f"{name}: missing" for name in missing[:10]])
     plan = _plan(source, make_options(options), output)
     workspace = Workspace(output)
@@ -78,7 +78,7 @@ def export(
                 _refuse_full_disk(plan, source.manifest, workspace)
             note("verifying the source")
             if problems := verify(source.store).problems:
-                what = f"{source.store.where()}: is damaged, and nothing is made of it:"
+                what = f"{source.store.where()}: is damaged, so it is not converted:"
                 raise VerificationError(what, lines=problems[:10])
         record = functools.partial(_run_record, source.store)
         result = make_dataset(plan, workspace, interrupts, overwrite, convert, record)
@@ -92,8 +92,9 @@ def _plan(source: Dataset, options: Options, output: str | os.PathLike[str]) -> 
     manifest, old = source.manifest, source.settings
     if old.first.eot == "none" and options.eot not in (None, "none"):
         raise UsageError(
-            f"--eot {options.eot}: {source.directory} has no separators, and export adds none",
-            hint="prepare it again",
+            f"--eot {options.eot}: {source.directory} has no separators, and export does "
+            "not add them",
+            hint="run `tokenmill prepare` again",
         )
     if old.first.eot == "none":
         options = msgspec.structs.replace(options, eot="none")
@@ -201,6 +202,8 @@ def _convert(
     about = tuple(map(_stream_files, streams))
     job = FileJob(settings, about, source.store.where(), str(maker.output))
     cuts = [cut_edition(plan, layout, streams, room) for layout in settings.layouts]
+    if not isinstance(source.store, FolderStore):
+        make_files = None  # no other process could open it
     editions = make_editions(plan, cuts, job, maker, make_files)
     files = [file for edition in editions for file in edition.files]
     files += _index(source, settings, streams, maker)

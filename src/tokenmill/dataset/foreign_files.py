@@ -44,7 +44,8 @@ def find_foreign(store: Store, format: str, dtype: Dtype) -> tuple[str, list[For
     """The common name of the files, and the files of train and val in order."""
     if format not in FOREIGN:
         raise UsageError(
-            f"--format {format}: cannot be imported", hint=f"can be: {', '.join(FOREIGN)}"
+            f"--format {format}: cannot be imported",
+            hint=f"formats that can be imported: {', '.join(FOREIGN)}",
         )
     read, names = FOREIGN[format]
     name, found = read(store, dtype)
@@ -62,8 +63,8 @@ def _sized(store: Store, name: str, dtype: Dtype, header: int = 0) -> int:
     size = (store.size(name) or 0) - header
     if size < 0 or size % np.dtype(dtype).itemsize:
         raise InputError(
-            f"{store.where(name)}: {size} bytes are not a number of {dtype} tokens",
-            hint="it is cut short, or --dtype is another",
+            f"{store.where(name)}: {size} bytes are not a whole number of {dtype} tokens",
+            hint="the file is cut short, or it needs another --dtype",
         )
     return size // np.dtype(dtype).itemsize
 
@@ -87,7 +88,7 @@ def _llmc(store: Store, dtype: Dtype) -> tuple[str, list[ForeignFile]]:
         if one[2] == following[2] and int(following[3]) != int(one[3]) + 1:
             raise InputError(
                 f"{store.where()}: {following[0]} does not follow {one[0]}: a document that goes "
-                "on from one shard to the next would be glued to another",
+                "on from one shard to the next would be joined to a wrong one",
                 hint="download what is missing, or number the shards without holes",
             )
     return "".join(names), [_llmc_file(store, match) for match in matches]
@@ -104,7 +105,7 @@ def _llmc_file(store: Store, match: re.Match[str]) -> ForeignFile:
         raise InputError(f"{path}: not a file of llm.c (magic {magic}, version {version})")
     dtype: Dtype = dtypes[magic, version]
     if _sized(store, match[0], dtype, header) != tokens:
-        raise InputError(f"{path}: its header says {tokens} tokens, its size another")
+        raise InputError(f"{path}: its header says {tokens} tokens, which is not the file's size")
     return ForeignFile(match[2], match[0], (), dtype, header, tokens)
 
 
@@ -132,7 +133,9 @@ def _megatron_file(store: Store, prefix: str) -> ForeignFile:
             "and int32 (4)"
         )
     if len(content) != 34 + 12 * sequences + 8 * starts:
-        raise InputError(f"{path}: not as long as its counts say (or with modes: not read)")
+        raise InputError(
+            f"{path}: not as long as its counts say (an index with modes is not supported)"
+        )
     tokens = _sized(store, f"{prefix}.bin", dtype)
 
     def array(at: int, kind: str, count: int) -> npt.NDArray[Any]:
@@ -178,7 +181,7 @@ def _datatrove(store: Store, dtype: Dtype) -> tuple[str, list[ForeignFile]]:
 def _datatrove_file(store: Store, name: str, dtype: Dtype) -> ForeignFile:
     index, metadata = f"{name}.index", f"{name}.metadata"
     if not has_file(store, index):
-        raise InputError(f"{store.where(index)}: missing, and without it no document is found")
+        raise InputError(f"{store.where(index)}: missing, and documents cannot be found without it")
     beside = [index]
     if has_file(store, metadata):
         beside.append(metadata)
@@ -188,7 +191,9 @@ def _datatrove_file(store: Store, name: str, dtype: Dtype) -> ForeignFile:
             dtype = "uint16" if size == "2" else "uint32"
     tokens, ends_of = _sized(store, name, dtype), store.view(index)
     if len(ends_of) % 8:
-        raise InputError(f"{store.where(index)}: {len(ends_of)} bytes are not a number of uint64")
+        raise InputError(
+            f"{store.where(index)}: {len(ends_of)} bytes are not a whole number of uint64"
+        )
     count = len(ends_of) // 8
 
     def ends() -> Iterator[I64]:

@@ -211,7 +211,7 @@ def inspect_document(
             token = token + len(part.tokens) if token < 0 else token
             document = documents.at(token)
         if document is None:
-            raise UsageError("say which: document=N or token=N")
+            raise UsageError("give document=N or token=N")
         start, stop = documents.span(document)
     except IndexError as error:
         raise UsageError(f"{where}: {split} has no {error}: numbers begin at 0") from None

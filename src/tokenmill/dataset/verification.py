@@ -18,7 +18,14 @@ import msgspec
 import numpy as np
 import xxhash
 
-from tokenmill.errors import TokenmillError, UsageError, VerificationError, printable
+from tokenmill.errors import (
+    TokenmillError,
+    UsageError,
+    VerificationError,
+    printable,
+    problem,
+    warning,
+)
 from tokenmill.formats import get_format
 from tokenmill.output.manifest import MANIFEST, FileEntry, Manifest, checksum_of_digests
 from tokenmill.output.workspace import WORK
@@ -58,7 +65,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 def no_dataset(store: Store) -> UsageError:
     """Why a store is not a dataset."""
-    hint = "give the folder that was `-o` of `prepare`"
+    hint = "give the output folder of `prepare`"
     try:
         any(store.list(""))
     except FileNotFoundError:
@@ -68,9 +75,9 @@ def no_dataset(store: Store) -> UsageError:
     except OSError:
         pass  # a folder may be open to those who know its names only
     return UsageError(
-        f"{store.where()}: no manifest.json, so no finished dataset",
-        hint="an unfinished one is completed by the same `tokenmill prepare` command; "
-        "token files that others made are adopted by `tokenmill import`",
+        f"{store.where()}: no manifest.json, so this is not a finished dataset",
+        hint="to finish an unfinished dataset, run the same `tokenmill prepare` command again; "
+        "for token files of another tool, use `tokenmill import`",
     )
 
 
@@ -82,7 +89,7 @@ def verify(directory: Place, *, threads: int | None = None) -> Report:
         names = _names(store, "")
         if "index" in names and WORK not in names:
             lost = "manifest.json: missing, although the files of a finished dataset are here"
-            return Report(problems=[lost])
+            return Report(problems=[problem(lost)])
         raise no_dataset(store)
     try:
         manifest = Manifest.load(store)
@@ -91,7 +98,7 @@ def verify(directory: Place, *, threads: int | None = None) -> Report:
     tasks, found = _tasks(store, manifest)
     problems = _extra_files(store, manifest) + _links_outside(store, manifest) + found
     # No checksum tells of wrong ids.
-    warning = _encoder_warning(manifest.settings, read_run(store) or {})
+    told = _encoder_warning(manifest.settings, read_run(store) or {})
     with ThreadPoolExecutor(max_workers=threads or available_cores()) as pool:
         problems += filter(None, pool.map(lambda task: _check_pieces(store, task), tasks))
     return Report(
@@ -99,7 +106,7 @@ def verify(directory: Place, *, threads: int | None = None) -> Report:
         files=len(manifest.files),
         bytes=sum(entry.size for entry in manifest.files),
         seconds=time.monotonic() - began,
-        warnings=[warning] if warning else [],
+        warnings=[told] if told else [],
     )
 
 
@@ -119,8 +126,10 @@ def _links_outside(store: Store, manifest: Manifest) -> list[str]:
         target = os.path.realpath(store.path / entry.path)
         if not target.startswith(inside) and os.path.exists(target):
             found.append(
-                f"{entry.path}: is a link out of the folder, to {printable(target)}; "
-                "put the file itself in its place"
+                problem(
+                    f"{entry.path}: is a link to a file outside of the folder, "
+                    f"{printable(target)}; put the file itself in its place"
+                )
             )
     return found
 
@@ -143,7 +152,7 @@ def _encoder_warning(settings: PlanSettings, run: dict[str, Any]) -> str:
         if encoding.rules in RIGHT_BEFORE and not encoding.guarded:
             return ""
         why = encoding.why_slow or "earlier versions were not exact for it"
-    return (
+    return warning(
         f"an earlier version encoded this dataset with {settings.tokenizer}: {why}. Some ids may "
         "differ from the library's: `tokenmill verify DIR --deep` compares them"
     )
@@ -178,13 +187,13 @@ def _extra_files(store: Store, manifest: Manifest) -> list[str]:
             extra = set(fnmatch.filter(names, folder + pattern)) - ours
             found |= {name for name in extra if not fmt.is_copy(store, name)}
     problems = [
-        f"{printable(name)}: not part of this dataset, but the trainer would read it"
+        problem(f"{printable(name)}: not part of this dataset, but the trainer would read it")
         for name in sorted(found)
     ]
     named = _names(store, "index")
     named += [name for name in _names(store, "") if name == "quarantine.jsonl"]
     return problems + [
-        f"{name}: not part of this dataset, but bears a name of ours"
+        problem(f"{name}: not part of this dataset, but has the name of a file of tokenmill")
         for name in named
         if name not in ours
     ]
@@ -218,7 +227,7 @@ def _tasks(store: Store, manifest: Manifest) -> tuple[list[_Task], list[str]]:
             rows = table[position : position + entry.pieces]
             position += entry.pieces
             if checksum_of_digests(np.ascontiguousarray(rows[:, 1]).tobytes()) != entry.checksum:
-                problems.append(f"{entry.path}: its pieces are not those of the manifest")
+                problems.append(problem(f"{entry.path}: its pieces are not those of the manifest"))
             elif entry.path not in faults:  # a pipe would never be read to its end
                 starts = (np.cumsum(rows[:, 0]) - rows[:, 0]).astype(np.int64)
                 runs = np.flatnonzero(np.diff(starts // TASK_BYTES, prepend=-1))
@@ -238,7 +247,7 @@ def _table(store: Store, entry: FileEntry) -> tuple[bytes, str]:
         return b"", _unreadable(entry.path, error)
     digest = xxhash.xxh3_64_intdigest(content).to_bytes(8, "little")
     if checksum_of_digests(digest) != entry.checksum:
-        return b"", f"{entry.path}: changed (checksum differs)"
+        return b"", problem(f"{entry.path}: changed (checksum differs)")
     return content, ""
 
 
@@ -259,7 +268,7 @@ def size_fault(store: Store, entry: FileEntry) -> str:
 
 
 def _unreadable(name: str, error: OSError) -> str:
-    return f"{name}: cannot be read: {error.strerror or error}"
+    return problem(f"{name}: cannot be read: {error.strerror or error}")
 
 
 def _check_pieces(store: Store, task: _Task) -> str:
@@ -268,7 +277,7 @@ def _check_pieces(store: Store, task: _Task) -> str:
     try:
         for length, expected in task.pieces:
             if _digest(store, task.path, offset, length) != expected:
-                return f"{task.path}: changed in bytes {offset} to {offset + length - 1}"
+                return problem(f"{task.path}: changed in bytes {offset} to {offset + length - 1}")
             offset += length
     except OSError as error:
         return _unreadable(task.path, error)

@@ -86,8 +86,8 @@ class SearchBegun(Event, frozen=True, tag="search_begun"):
     @property
     def note(self) -> str:
         return (
-            f"{self.source}: {self.deaths} workers died on unit {self.unit}; its rows under way, "
-            f"{self.rows} of them, are tried one by one"
+            f"{self.source}: {self.deaths} workers died on unit {self.unit}; the {self.rows} rows "
+            "that were being encoded are tried one by one"
         )
 
 

@@ -33,7 +33,7 @@ from tokenmill.system.disk import Buffer
 from tokenmill.system.memory import LONG_WORD_BYTES, WORDS_FACTOR, Budget, MemoryShare
 from tokenmill.system.proc import resident_bytes
 from tokenmill.system.spill import SpillFolder, spill_name
-from tokenmill.texts import count_strings, longest_word
+from tokenmill.texts import longest_word
 from tokenmill.tokenizer.bundled import Encoding
 from tokenmill.tokenizer.encoders.exact import ExactEncoder
 from tokenmill.tokenizer.families import family_of
@@ -238,7 +238,7 @@ class UnitWorker:
             packer.add_fragment(ids, batch.fragment, position, row)
         else:
             packer.add(ids, offsets, batch.positions, batch.rows)
-        return count_strings(batch.texts, self.specials)
+        return self.session.count_specials(batch.texts, self.specials)
 
     # --- memory ------------------------------------------------------------------------------
 

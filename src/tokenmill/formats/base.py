@@ -11,6 +11,7 @@ Formats write nothing themselves: they turn a shard into buffers, and others put
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
@@ -129,6 +130,16 @@ def lines(*templates: str) -> LoadLines:
     return filled
 
 
+def split_globs(settings: PlanSettings, folder: str, file: str) -> tuple[str, str]:
+    """What a trainer is given for train and for val, of shards NAME_SPLIT_NUMBER; '' where there
+    is no file. `file`: one of train, or of val where train has none; val none: val has none."""
+    found = re.fullmatch(r"(.*)_(train|val)_[0-9]+(\.[a-z]+)", file)
+    if found is None:  # somebody else's name
+        return (f"{folder}/{file}", "") if "val" not in file else ("", f"{folder}/{file}")
+    train, val = (f"{folder}/{found[1]}_{split}_*{found[3]}" for split in ("train", "val"))
+    return train if found[2] == "train" else "", val if settings.val.kind != "none" else ""
+
+
 def file_names(pattern: str, first_of_train: int = 0) -> FileName:
     """Names by a pattern of {name}, {split}, {number}, {of}, and {packed}: '' or '.zstd'."""
 
@@ -153,6 +164,7 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     trainer: str
     files: str  # its names in words, for people
+    beside: str = ""  # files beside those of the tokens, in words
     eot: Eot = "append"
     cut: Cut = "document"
     val: str = "0.0005"
@@ -162,6 +174,7 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     framed: bool = False
     compressible: bool = False
     dtype: Callable[[int], Dtype] = narrow  # of a vocabulary, where the user does not say
+    dtype_names: dict[str, str] = {}  # where the trainer calls it something else
     # Raises what the trainer would stumble over.
     check: Callable[[PlanSettings, Layout], None] = lambda settings, layout: None
     # As long for any number of tokens: these are in their place before they are counted.
@@ -192,6 +205,10 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     read: Callable[[Layout, memoryview, int], Slices] | None = None
     # Whether a file that is not ours is a true copy that the trainer made of one.
     is_copy: Callable[[Store, str], bool] = lambda store, name: False
+
+    def shown_dtype(self, layout: Layout) -> str:
+        """As the trainer calls it."""
+        return self.dtype_names.get(layout.dtype, layout.dtype)
 
     @property
     def keeps_documents(self) -> bool:

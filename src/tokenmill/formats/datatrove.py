@@ -42,6 +42,7 @@ DATATROVE = base.Format(
     name="datatrove",
     trainer="nanotron (datatrove)",
     files="`train/000_NAME.ds`, `.ds.index`, `.ds.metadata`",
+    beside="a .ds.index beside each .ds, and metadata",
     file_name=base.file_names("{split}/{number:03d}_{name}.ds"),
     trainer_glob=base.globs("{split}/*.ds", "{split}/*.ds.index"),
     load_lines=base.lines(

@@ -39,6 +39,7 @@ FLAT = base.Format(
     name="flat",
     trainer="torchtitan, your own",
     files="`train_tokens.bin`, `train_offsets.npy`",
+    beside="the offsets of documents beside each (.npy)",
     sharded=False,
     named=False,
     dtype=lambda vocab_size: "uint32",

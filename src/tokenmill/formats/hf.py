@@ -79,6 +79,7 @@ HF = base.Format(
     name="hf",
     trainer="Hugging Face `datasets`",
     files="`train/data-00000-of-00001.arrow`, `dataset_dict.json` ...",
+    beside="dataset_info.json, state.json and dataset_dict.json",
     named=False,
     framed=True,
     document_memory=16,

@@ -68,6 +68,7 @@ LITDATA = base.Format(
     name="litdata",
     trainer="litgpt (litdata)",
     files="`train/chunk-0-0.bin`, `train/index.json`",
+    beside="index.json of each split",
     named=False,
     shard_tokens=CHUNK_BYTES // 2,
     framed=True,

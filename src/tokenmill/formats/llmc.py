@@ -30,8 +30,10 @@ SHARD_LINES = (
 
 
 def _load_lines(settings: PlanSettings, layout: Layout, folder: str, file: str) -> list[str]:
-    options = '# llm.c: -i "{folder}/{name}_train_*.bin" -j "{folder}/{name}_val_*.bin"'
-    shown = base.lines(options, *SHARD_LINES)(settings, layout, folder, file)
+    globs = base.split_globs(settings, folder, file)
+    options = [f'{flag} "{path}"' for flag, path in zip(("-i", "-j"), globs, strict=True) if path]
+    shown = [f"# llm.c: {' '.join(options)}"]
+    shown += base.lines(*SHARD_LINES)(settings, layout, folder, file)
     if layout.dtype != "uint16":
         shown.append("# uint32 (header version 7): read by train_llama3.py, not by train_gpt2")
     return shown

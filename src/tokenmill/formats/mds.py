@@ -169,12 +169,12 @@ def _check(settings: PlanSettings, layout: Layout) -> None:
     may_be_empty = layout.eot == "none" and settings.bos_id < 0
     if may_be_empty and not (settings.drop_empty or settings.min_tokens):
         raise UsageError(
-            "--format mds: holds no document without a token, and --eot none may leave one so",
+            "--format mds: a document must have a token, and with --eot none an empty one has none",
             hint="prepare it with --drop-empty, or with a separator",
         )
     if layout.compression == "zstd" and layout.shard_tokens > 1 << 29:
         raise UsageError(
-            "--compression zstd: a shard is packed in memory: --shard-tokens 512M at most"
+            "--compression zstd: a shard is compressed in memory: --shard-tokens is 512M at most"
         )
 
 
@@ -182,6 +182,7 @@ MDS = base.Format(
     name="mds",
     trainer="MosaicML streaming, llm-foundry",
     files="`train/shard.00000.mds`, `train/index.json`",
+    beside="index.json of each split",
     named=False,
     shard_tokens=SHARD_TOKENS,
     framed=True,

@@ -37,14 +37,11 @@ def _index(shard: base.Shard) -> Iterator[Any]:
 
 def _load_lines(settings: PlanSettings, layout: Layout, directory: str, file: str) -> list[str]:
     prefix = f"{directory}/{file.removesuffix('.bin')}"
-    if settings.val.kind == "none":
+    if settings.val.kind == "none" or "_train_" not in file:
         paths = f"# Megatron-LM: --data-path {prefix} --split 990,8,2; gpt-neox: data_path"
     else:
-        train, val = (f"{directory}/{layout.name}_{split}" for split in ("train", "val"))
-        paths = (
-            f"# Megatron-LM: --train-data-path {train}_text_document "
-            f"--valid-data-path {val}_text_document"
-        )
+        val = "_val_".join(prefix.rsplit("_train_", 1))
+        paths = f"# Megatron-LM: --train-data-path {prefix} --valid-data-path {val}"
     return [
         paths,
         "from megatron.core.datasets.indexed_dataset import IndexedDataset",
@@ -56,9 +53,11 @@ MEGATRON = base.Format(
     name="megatron",
     trainer="Megatron-LM, NeMo, gpt-neox",
     files="`NAME_train_text_document.bin` and `.idx`",
+    beside="a .idx beside each .bin",
     val="none",  # the trainer's own --split
     sharded=False,
     dtype=lambda vocab_size: "uint16" if vocab_size < UINT16_BELOW else "uint32",
+    dtype_names={"uint32": "int32"},
     file_name=base.file_names("{name}_{split}_text_document.bin"),
     trainer_glob=base.globs("{name}_{split}_text_document.bin", "{name}_{split}_text_document.idx"),
     load_lines=_load_lines,

@@ -26,7 +26,15 @@ def _check(settings: PlanSettings, layout: Layout) -> None:
             hint="use --tokenizer gpt2 and --eot prepend, or --format llmc",
         )
     if layout.dtype != "uint16":
-        raise UsageError("--format modded: modded-nanogpt reads uint16 alone")
+        raise UsageError("--format modded: modded-nanogpt reads only uint16")
+
+
+def _load_lines(settings: PlanSettings, layout: Layout, folder: str, file: str) -> list[str]:
+    globs = base.split_globs(settings, folder, file)
+    names = zip(("train_files", "val_files"), globs, strict=True)
+    shown = ["# modded-nanogpt's train_gpt.py, class Hyperparameters:"]
+    shown += [f'#     {name} = "{path}"' for name, path in names if path]
+    return shown + base.lines(*SHARD_LINES)(settings, layout, folder, file)
 
 
 MODDED = msgspec.structs.replace(
@@ -38,10 +46,5 @@ MODDED = msgspec.structs.replace(
     check=_check,
     min_shard_tokens=0,
     min_train_shards=2,
-    load_lines=base.lines(
-        "# modded-nanogpt's train_gpt.py, class Hyperparameters:",
-        '#     train_files = "{folder}/{name}_train_*.bin"',
-        '#     val_files = "{folder}/{name}_val_*.bin"',
-        *SHARD_LINES,
-    ),
+    load_lines=_load_lines,
 )

@@ -58,6 +58,7 @@ OLMO = base.Format(
     name="olmo",
     trainer="OLMo (dolma)",
     files="`train/part-0-00000.npy` (no header) and `.csv.gz`",
+    beside="a .csv.gz beside each .npy",
     named=False,
     file_name=base.file_names("{split}/part-0-{number:05d}.npy"),
     trainer_glob=base.globs("{split}/*.npy", "{split}/*.csv.gz"),

@@ -298,5 +298,5 @@ def _piece(fs: Any, file: RemoteFile, start: int, stop: int) -> bytes:
 def _changed(file: RemoteFile) -> SourceError:
     return SourceError(
         f"{file.name}: has changed since it was listed (its size, ETag or time)",
-        hint="run the command again: it is listed again",
+        hint="run the command again: it lists the files again",
     )

@@ -46,12 +46,14 @@ def is_dataset(inputs: Any) -> bool:
         return True
     if family:
         raise UsageError(
-            f"a {type(inputs).__name__} cannot be read twice alike, nor resumed",
+            f"a {type(inputs).__name__} is a stream: it cannot be read again, so a run "
+            "could not be resumed",
             hint="load it without streaming=True, or give the files it streams from",
         )
     if isinstance(inputs, list | tuple) and any(map(_looks_like_one, inputs)):
         raise UsageError(
-            "a list of datasets", hint="join them first: datasets.concatenate_datasets([...])"
+            "a list of datasets cannot be read",
+            hint="join them first: datasets.concatenate_datasets([...])",
         )
     return False
 
@@ -89,8 +91,8 @@ def dataset_files(
     """The files to read; a copy is removed after the work in the `with` block is done."""
     if getattr(dataset, "format", {}).get("type") == "custom":
         raise UsageError(
-            "this Dataset has a transform of its own (with_transform), which would be passed over",
-            hint="apply it first with .map(), or take it off with .reset_format()",
+            "this Dataset has a transform (with_transform) that tokenmill would not apply",
+            hint="apply it first with .map(), or remove it with .reset_format()",
         )
     path = check_column("the dataset", dataset.data.schema, text_column)
     files = _own_files(dataset, path[0])

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from tokenmill.errors import InputError, SourceError, UsageError
+from tokenmill.errors import InputError, SourceError, UsageError, did_you_mean
 from tokenmill.inputs.batch import Batch, FatalRows, SignOfLife, nobody_watches, set_aside
 from tokenmill.inputs.input_rules import InputRules
 from tokenmill.inputs.kind import InputKind, ReadRequest
@@ -66,8 +66,8 @@ def kind_named(name: str) -> InputKind:
             return kind
     raise InputError(
         f"{name}: an unknown kind of input",
-        hint=f"known are {', '.join(kind.name for kind in BUILT_IN)}, and those of installed "
-        "packages",
+        hint=f"{did_you_mean(name, [kind.name for kind in _all_kinds()])}known are "
+        f"{', '.join(kind.name for kind in BUILT_IN)}, and those of installed packages",
     )
 
 

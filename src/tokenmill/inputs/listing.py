@@ -44,7 +44,7 @@ def expand(argument: str, skipped: list[SkippedFile]) -> list[str]:
     if os.path.isdir(argument):
         if _is_dataset(argument):
             raise InputError(
-                f"{argument}: {OURS}, which is tokens and no text",
+                f"{argument}: {OURS}, which holds tokens, not text",
                 hint="`tokenmill export` converts it to another format",
             )
         files = _without_bookkeeping(_walk(argument, skipped), skipped)
@@ -58,7 +58,7 @@ def expand(argument: str, skipped: list[SkippedFile]) -> list[str]:
         files = _without_bookkeeping(matches, skipped)
         if matches and not files:
             raise InputError(
-                f"{argument}: all that matches is skipped ({skipped[-1].reason})",
+                f"{argument}: every file that matches is skipped ({skipped[-1].reason})",
                 hint="a file that is named without a pattern is never skipped",
             )
         if not files:

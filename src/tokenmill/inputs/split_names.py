@@ -105,7 +105,7 @@ def choose_splits(
                 chosen += 1
             elif not one.searched or (by_name and not split):
                 raise InputError(
-                    f"{file}: --val split: its name says no split, train or validation",
+                    f"{file}: --val split: its name does not say whether it is train or validation",
                     hint="name the files of the validation split with --val-inputs",
                 )
             else:
@@ -126,8 +126,8 @@ def _refuse_missing(
     if choice.split and not chosen:
         raise InputError(
             f"--split {choice.split}: no folder or glob among the inputs has files of this split",
-            hint=f"{did_you_mean(choice.split, [*filter(None, there), *_SPLITS])}splits that file "
-            f"names tell: {names}",
+            hint=f"{did_you_mean(choice.split, [*filter(None, there), *_SPLITS])}the file names "
+            f"show these splits: {names}",
         )
     if choice.by_name and not choice.val_inputs:
         for side, name in zip(sides, ("train", "validation"), strict=True):
@@ -142,8 +142,9 @@ def two_splits(where: str, names: Sequence[str]) -> InputError:
     one = "train" if "train" in names else names[0]
     return InputError(
         f"{where}: holds {len(names)} splits ({', '.join(names)}), which would be mixed",
-        hint=f"--split {one} takes one; --val split takes train for train and validation for "
-        "val, --val-inputs FILES other files for val; --all-splits mixes them on purpose",
+        hint=f"--split {one} takes one of them. --val split takes train for training and "
+        "validation for the validation split. --val-inputs FILES names other files for the "
+        "validation split. --all-splits mixes them on purpose",
     )
 
 

@@ -195,7 +195,8 @@ def read_commit(workspace: Workspace) -> Commit:
     except msgspec.DecodeError as error:
         raise StorageError(
             f"{where}: cannot be read: {error}",
-            hint="which files are its own cannot be told: look into the folder, remove it by hand",
+            hint="tokenmill cannot tell which files it made: look into the folder and "
+            "remove it by hand",
         ) from None
     Manifest.decode(decision.manifest.encode(), where)  # its own checksum
     paths = {entry.path for entry in decision.manifest.files}

@@ -77,7 +77,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         try:
             manifest = msgspec.json.decode(content, type=cls)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise VerificationError(f"{where}: not a manifest of ours: {error}") from None
+            raise VerificationError(f"{where}: not a manifest of tokenmill: {error}") from None
         if manifest.version != MANIFEST_VERSION:
             raise VerificationError(
                 f"{where}: version {manifest.version}; this tokenmill reads {MANIFEST_VERSION}"
@@ -92,10 +92,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """These are opened and removed: files of the folder and of those in it, and no others."""
         for path in [entry.path for entry in self.files]:
             if not _is_own(path):
-                raise VerificationError(f"{where}: names a file that is not its own: {path!r}")
+                raise VerificationError(
+                    f"{where}: names a file that does not belong to the dataset: {path!r}"
+                )
         for stream in {entry.stream for entry in self.splits}:
             if not is_plain_name(stream):
-                raise VerificationError(f"{where}: names an index that is not its own: {stream!r}")
+                raise VerificationError(
+                    f"{where}: names an index that does not belong to the dataset: {stream!r}"
+                )
 
     @classmethod
     def load(cls, place: Place, name: str = MANIFEST) -> Manifest:

@@ -115,7 +115,8 @@ def refuse_links(output: Path) -> None:
     for path in _touched(output):
         if os.path.islink(path):
             raise RefusedError(
-                f"{path}: a link, and nothing is written or removed through one",
+                f"{path}: is a symbolic link; tokenmill does not write or remove files "
+                "through links",
                 hint="remove the link, or give another folder with -o",
             )
 
@@ -162,7 +163,7 @@ def _refuse_foreign(workspace: Workspace) -> None:
     if foreign:
         shown = ", ".join(foreign[:5]) + (" ..." if len(foreign) > 5 else "")
         raise RefusedError(
-            f"{workspace.output}: has files that are not ours ({shown})",
+            f"{workspace.output}: holds files that tokenmill did not make ({shown})",
             hint="give a new or empty folder with -o",
         )
 
@@ -176,7 +177,7 @@ def _refuse_ours(workspace: Workspace) -> None:
         hint = "look into the folder, and remove it by hand"
         if IMPORTED not in _read_plan(workspace, name, hint).plan:
             raise RefusedError(
-                f"{workspace.output}: its files are tokenmill's own, and need no import",
+                f"{workspace.output}: tokenmill made these files, so they need no import",
                 hint="verify, inspect and export work on a finished dataset as it is"
                 if name == workspace.manifest
                 else "the command that began it completes it",
@@ -188,7 +189,8 @@ def _remove_old(plan: Plan, workspace: Workspace) -> None:
     if workspace.has(workspace.manifest):
         if IMPORTED in Manifest.load(workspace.store).plan and IMPORTED not in plan.to_dict():
             raise RefusedError(
-                f"{workspace.output}: its token files were imported, and are not ours to remove",
+                f"{workspace.output}: its token files were imported, and tokenmill does not "
+                "remove files of others",
                 hint="give another folder with -o, or remove them by hand",
             )
         workspace.begin_removal()
@@ -217,8 +219,9 @@ def _refuse_touched(plan: Plan, workspace: Workspace) -> None:
         then = times.get(source.name, source.mtime_ns)
         if source.fingerprint.startswith(SAMPLED) and then != source.mtime_ns:
             raise RefusedError(
-                f"{source.name}: was written to after {workspace.output} was made from it",
-                hint="if its content is the same, give it its old time; else use --overwrite",
+                f"{source.name}: was modified after {workspace.output} was made from it",
+                hint="if the content is the same, restore the file's time; otherwise start "
+                "over with --overwrite",
             )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from tokenmill.amounts import parse_count, show_duration
+from tokenmill.errors import warning
 from tokenmill.formats import get_format
 from tokenmill.output.manifest import Manifest
 from tokenmill.output.workspace import Workspace
@@ -17,6 +18,7 @@ from tokenmill.planning.make import Proposal
 from tokenmill.planning.plan import same_content
 from tokenmill.settings import PlanSettings
 from tokenmill.tokenizer.families import family_of
+from tokenmill.tokenizer.session import SPECIAL
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,9 +82,11 @@ def short_shards(manifest: Manifest, settings: PlanSettings, asked: str | int | 
         files = [f for f in manifest.files if f.kind == "tokens" and f.format == layout.format]
         shards = Counter(file.split for file in files)
         lines += [
-            f"{file.path} holds {file.tokens:,} tokens, fewer than the {minimum:,} {whose}: the "
-            "trainer may refuse it"
-            + (" (--last-shard merge would not leave it so)" if shards[file.split] > 1 else "")
+            warning(
+                f"{file.path} holds {file.tokens:,} tokens, fewer than the {minimum:,} {whose}: "
+                "the trainer may refuse it"
+                + (" (--last-shard merge avoids this)" if shards[file.split] > 1 else "")
+            )
             for file in files
             if file.tokens < minimum <= layout.shard_tokens
         ]
@@ -99,38 +103,64 @@ def _one_source(manifest: Manifest, settings: PlanSettings) -> list[str]:
     if not 0 < held.documents <= source["documents"]:
         return []
     return [
-        f"all documents of the val split come from {source['name']}, one of {len(filled)} sources; "
-        "--val 0.0005 takes some of each"
+        warning(
+            f"all documents of the val split come from {source['name']}, one of {len(filled)} "
+            "sources; --val 0.0005 takes some of each"
+        )
     ]
 
 
-def warnings_of(manifest: Manifest, settings: PlanSettings, asked: str | int | None) -> list[str]:
-    remedy = {"val": "gives it something", "train": "leaves it something"}
+def _special_strings(manifest: Manifest, run: dict[str, Any]) -> list[str]:
+    """A warning that says which strings stood in which sources, as far as this run saw them."""
+    total = manifest.counts["special_strings"]
+    if not total:
+        return []
+    told = run.get("encoder", {})
+    names = [key.removeprefix(SPECIAL) for key in told if key.startswith(SPECIAL)]
+    which = f" ({', '.join(names[:5])}{' ...' * (len(names) > 5)})" if names else ""
+    where = [source["name"] for source in manifest.sources if source.get("special_strings")]
+    places = f"{', '.join(where[:3])}{f' and {len(where) - 3} more' if len(where) > 3 else ''}"
+    verb = "stands" if total == 1 else "stand"
+    return [
+        warning(
+            f"{total:,} string{'s' * (total != 1)} of special tokens{which} {verb} in documents of "
+            f"{places}: encoded as text, not as special tokens"
+        )
+    ]
+
+
+def warnings_of(
+    manifest: Manifest,
+    settings: PlanSettings,
+    asked: str | int | None,
+    run: dict[str, Any] | None = None,
+) -> list[str]:
     lines = [
-        f"the {split.name} split is empty: no file was written for it; --val tail:0.1 "
-        f"{remedy.get(split.name, '')}"
+        warning(
+            f"the {split.name} split is empty: no file was written for it; --val tail:0.1 puts "
+            "documents in both splits"
+        )
         for split in manifest.splits
         if split.tokens == 0 and split.format == settings.first.format
     ]
     lines += same_content(manifest.sources)
     lines += _one_source(manifest, settings)
     lines += short_shards(manifest, settings, asked)
-    specials = manifest.counts["special_strings"]
-    if specials:
-        lines.append(
-            f"{specials} special-token strings (such as <|endoftext|>) stood in documents; they "
-            "were encoded as the text they are"
-        )
+    lines += _special_strings(manifest, run or {})
     ranges = [one for one in manifest.set_aside if "rows" in one]
     if ranges:
         lines.append(
-            f"{sum(one['rows'] for one in ranges):,} of the quarantined rows could not be read: "
-            f"{ranges[0]['source']}, {ranges[0]['part']}"
-            + (f", and {len(ranges) - 1} more ranges" if len(ranges) > 1 else "")
+            warning(
+                f"{sum(one['rows'] for one in ranges):,} of the quarantined rows could not be "
+                f"read: {ranges[0]['source']}, {ranges[0]['part']}"
+                + (f", and {len(ranges) - 1} more ranges" if len(ranges) > 1 else "")
+            )
         )
     if fatal := len(manifest.set_aside) - len(ranges):
         lines.append(
-            f"{fatal} of the quarantined rows are text, but encoding them killed "
-            "or hung a worker (manifest.json names them)"
+            warning(
+                f"{fatal} of the quarantined rows are text, but encoding them killed "
+                "or hung a worker (manifest.json names them)"
+            )
         )
     return lines

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from tokenmill.amounts import show_bytes
-from tokenmill.errors import InputError
+from tokenmill.errors import InputError, warning
 from tokenmill.formats import copies_of, get_format
 from tokenmill.formats.base import itemsize
 from tokenmill.inputs.download import at_hand_already, copy_fault
@@ -110,15 +110,19 @@ def make_estimate(
     free = free_bytes(prepared.output)
     if 0 <= free < disk:
         warnings.append(
-            f"{show_bytes(disk)} are needed and {show_bytes(free)} are free: it does not fit"
+            warning(
+                f"{show_bytes(disk)} are needed and {show_bytes(free)} are free: it does not fit"
+            )
         )
     cores = min(max(1, prepared.run.workers), available_cores())
     seconds, notes = run_seconds(plan, sample, cores, totals.text_bytes)
     warnings += notes
-    known = totals.tokens > 0 and totals.text_bytes > 0
+    # Of the same documents: tokens may be counted exactly where the text is only sampled.
+    probed = scale(plan, sample, None)
+    known = probed.tokens > 0 and probed.text_bytes > 0
     return Estimate(
         **msgspec.structs.asdict(totals),
-        bytes_per_token=round(totals.text_bytes / totals.tokens, 3) if known else -1.0,
+        bytes_per_token=round(probed.text_bytes / probed.tokens, 3) if known else -1.0,
         files=files,
         disk_bytes=disk,
         disk_free=free,
@@ -226,14 +230,18 @@ def _totals(plan: Plan, sample: Sample, counted: CountedTokens | None) -> tuple[
         wrong = abs(sample.counted_said - sample.counted_found)
         used = wrong <= COUNTED_ERROR * sample.counted_found
         warnings.append(
-            f"{COUNT_COLUMN} is not what {plan.settings.tokenizer} gives in "
-            f"{sample.counted_differ} of {sample.counted_documents} rows that were tried: "
-            + ("not exact" if used else "not used")
+            warning(
+                f"{COUNT_COLUMN} is not what {plan.settings.tokenizer} gives in "
+                f"{sample.counted_differ} of {sample.counted_documents} rows that were tried: "
+                + ("not exact" if used else "not used")
+            )
         )
         counted = counted if used else None
     if plan.settings.min_tokens or plan.settings.max_tokens:
         exact = False
-        warnings.append("what --min-tokens and --max-tokens drop is not estimated")
+        warnings.append(
+            warning("documents that --min-tokens and --max-tokens drop are not estimated")
+        )
     totals = within_limits(plan.settings, scale(plan, sample, counted))
     return msgspec.structs.replace(totals, tokens_exact=exact and totals.tokens_exact), warnings
 
@@ -360,21 +368,28 @@ def shard_warnings(
         if split.tokens == 0:
             if split.split == "train" or val.kind != "fraction":
                 warnings.append(
-                    f"the {split.split} split will {about}be empty: --val {val} leaves "
-                    f"nothing of {totals.tokens:,} tokens, and `prepare` will refuse that; try "
-                    f"--val {WHOLE_TEXT_VAL}"
+                    warning(
+                        f"the {split.split} split will {about}be empty: --val {val} leaves "
+                        f"nothing of {totals.tokens:,} tokens, and `prepare` will refuse that; try "
+                        f"--val {WHOLE_TEXT_VAL}"
+                    )
                 )
         elif 0 < split.last_tokens < minimum:
             how = "alone" if layout.last_shard == "keep" and split.files == 1 else layout.last_shard
             warnings.append(
-                f"{split.last} will {about}hold {split.last_tokens:,} tokens, fewer than "
-                f"--min-shard-tokens {minimum:,}: "
-                + (alone if layout.last_shard == "merge" and split.files == 1 else then[how])
+                warning(
+                    f"{split.last} will {about}hold {split.last_tokens:,} tokens, fewer than "
+                    f"--min-shard-tokens {minimum:,}: "
+                    + (alone if layout.last_shard == "merge" and split.files == 1 else then[how])
+                )
             )
         if split.split == "train" and 0 < split.files < fmt.min_train_shards:
             warnings.append(
-                f"there will {about}be {split.files} train shard, and {fmt.trainer} needs "
-                f"{fmt.min_train_shards}: `prepare` will refuse it; choose a smaller --shard-tokens"
+                warning(
+                    f"there will {about}be {split.files} train shard, and {fmt.trainer} needs "
+                    f"{fmt.min_train_shards}: `prepare` will refuse it; choose a smaller "
+                    "--shard-tokens"
+                )
             )
     return warnings
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from tokenmill.amounts import show_bytes
-from tokenmill.errors import OfflineError, RefusedError
+from tokenmill.errors import OfflineError, RefusedError, warning
 from tokenmill.formats import copies_of
 from tokenmill.formats.base import itemsize
 from tokenmill.inputs.kinds import kind_named
@@ -139,9 +139,9 @@ def disk_warning(plan: Plan, output: str, written: int) -> str:
     free = free_bytes(Path(output))
     if not 0 <= free < needed:
         return ""
-    return (
-        f"about {show_bytes(needed)} are needed for the tokens of such files and "
-        f"{show_bytes(free)} are free: it may not fit (`plan` estimates it from the inputs)"
+    return warning(
+        f"the tokens probably need about {show_bytes(needed)}, and {show_bytes(free)} are free: "
+        "they may not fit (`plan` estimates it from the inputs)"
     )
 
 
@@ -158,7 +158,7 @@ def refuse_if_offline(missing: list[Source]) -> None:
             f"({show_bytes(sum(source.size for source in from_hub))}):",
             lines=[source.name for source in from_hub[:5]]
             + ([f"... and {len(from_hub) - 5} more"] if len(from_hub) > 5 else []),
-            hint="download them once: the command with --download-only, without HF_HUB_OFFLINE",
+            hint="download them once: run it with --download-only and without HF_HUB_OFFLINE",
         )
 
 

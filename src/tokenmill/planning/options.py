@@ -183,9 +183,11 @@ def plan_settings(
     if not os.fspath(output):
         raise UsageError("-o: is empty", hint="name a folder")
     if is_url(os.fspath(output)):
-        raise UsageError(f"-o {output}: not a local folder", hint="write to a local one and copy")
+        raise UsageError(
+            f"-o {output}: not a local folder", hint="write to a local folder and copy it"
+        )
     if os.fsencode(output).decode(errors="ignore") != os.fspath(output):
-        raise UsageError(f"{output!r}: not a name in UTF-8")
+        raise UsageError(f"{output!r}: the name is not valid UTF-8")
     if any(letter in options.text_column for letter in '"\\') or not options.text_column:
         raise UsageError(f"--text-column {options.text_column!r}: cannot be a column's name")
     if options.text and (options.text_column != "text" or options.column_rules):
@@ -286,7 +288,7 @@ def _layout(
     last_shard = options.last_shard or "keep"
     compression = options.compression or "none"
     if compression != "none" and not fmt.compressible:
-        raise UsageError(f"--compression {compression}: {fmt.name} knows no compressed files")
+        raise UsageError(f"--compression {compression}: {fmt.name} files cannot be compressed")
     return Layout(
         format=fmt.name,
         dtype=_dtype(options, fmt, vocab_size),
@@ -314,7 +316,7 @@ def check_layout(settings: PlanSettings, layout: Layout, asked_name: str | None 
         )
     if fmt.keeps_documents and layout.cut == "exact":
         raise UsageError(
-            f"--cut exact: {fmt.name} says where documents begin, and none may be cut in two",
+            f"--cut exact: {fmt.name} files hold whole documents: none can be cut in two",
             hint="leave --cut out",
         )
     limit = fmt.max_shard_tokens(layout)
@@ -327,7 +329,7 @@ def check_layout(settings: PlanSettings, layout: Layout, asked_name: str | None 
         raise UsageError(
             f"--shard-tokens {layout.shard_tokens}: below --min-shard-tokens "
             f"{layout.min_shard_tokens}, so every shard would be too short",
-            hint="choose another of the two",
+            hint="choose a larger --shard-tokens or a smaller --min-shard-tokens",
         )
     merged = layout.shard_tokens + layout.min_shard_tokens - 1
     if limit is not None and layout.last_shard == "merge" and merged > limit:
@@ -344,8 +346,8 @@ def _min_shard_tokens(options: Options, fmt: Format) -> int:
         return parse_count(options.min_shard_tokens, what="--min-shard-tokens")
     if not fmt.min_shard_tokens:
         raise UsageError(
-            f"--last-shard {options.last_shard}: {fmt.name} has no minimum",
-            hint="say it with --min-shard-tokens N",
+            f"--last-shard {options.last_shard}: {fmt.name} has no minimum shard length",
+            hint="set one with --min-shard-tokens N",
         )
     return fmt.min_shard_tokens
 
@@ -383,14 +385,17 @@ def unescape(text: str | None) -> str | None:
     def letter(match: re.Match[str]) -> str:
         if match[1] not in _ESCAPES:
             raise UsageError(
-                f"--text-separator: {match[0]!r} is not an escape",
+                f"--text-separator: {match[0]!r} is not an escape sequence",
                 hint=r"known are \n \t \r \0 \\",
             )
         return _ESCAPES[match[1]]
 
     separator = re.sub(r"\\(.?)", letter, text, flags=re.DOTALL)
     if not separator:
-        raise UsageError("--text-separator: is empty", hint="leave it out: a file is one document")
+        raise UsageError(
+            "--text-separator: is empty",
+            hint="leave --text-separator out: then a file is one document",
+        )
     try:
         separator.encode()
     except UnicodeEncodeError:
@@ -445,7 +450,7 @@ def run_settings(options: Options, budget: Budget, encoding: Encoding) -> RunSet
     verdict = fast_verdict(encoding)
     if options.encoder == "gigatoken" and not verdict.rules:
         raise UsageError(
-            f"--encoder gigatoken does not serve {encoding.name}: {verdict.why_slow}",
+            f"--encoder gigatoken cannot encode with {encoding.name}: {verdict.why_slow}",
             hint="use --encoder auto",
         )
     check = options.encoder_check

@@ -13,6 +13,7 @@ import msgspec
 import xxhash
 
 from tokenmill.amounts import parse_count
+from tokenmill.errors import warning
 from tokenmill.formats import get_format
 from tokenmill.inputs.segments import cut_rule
 from tokenmill.inputs.source import Source
@@ -63,7 +64,7 @@ def same_content(sources: list[dict[str, Any]]) -> list[str]:
         return []
     more = f", and {len(groups) - 1} more" if len(groups) > 1 else ""
     first = " and ".join(groups[0][:3]) + (" ..." if len(groups[0]) > 3 else "")
-    return [f"input files with the same content are read more than once: {first}{more}"]
+    return [warning(f"input files with the same content are read more than once: {first}{more}")]
 
 
 def fingerprint_of(plan: dict[str, Any]) -> str:

@@ -230,7 +230,7 @@ def publish(source: Path, target: Path) -> None:
             name_again(source, target)
         except FileExistsError:
             raise RefusedError(
-                f"{target}: is in the way and not ours", hint="move it, then run again"
+                f"{target}: exists, and tokenmill did not make it", hint="move it, then run again"
             ) from None
 
 

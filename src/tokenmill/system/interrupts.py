@@ -51,7 +51,7 @@ class Interrupts:
     @staticmethod
     def stopped_by(number: int) -> Interrupted:
         error = Interrupted(
-            f"stopped by {signal.Signals(number).name}; what is durable is kept",
+            f"stopped by {signal.Signals(number).name}; finished work is kept",
             hint="run the same command again to resume",
         )
         error.exit_code = 128 + number

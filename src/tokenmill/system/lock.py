@@ -42,7 +42,7 @@ class FileLock:
             holder = self._holder()
             self.release()
             raise RefusedError(
-                f"{output}: another tokenmill is at work here (process {holder})",
+                f"{output}: another tokenmill is working in this folder (process {holder})",
                 hint="wait for it, or stop it; then run the same command again",
             ) from None
         except OSError as error:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import msgspec
 
 from tokenmill.amounts import show_bytes
-from tokenmill.errors import TooLargeError, UsageError
+from tokenmill.errors import TooLargeError, UsageError, warning
 from tokenmill.system.limits import available_cores, memory_allowed
 
 # What the parts need, measured as PSS (docs/log.md): the coordinator and the fork server with its
@@ -68,7 +68,7 @@ def fit_budget(workers: int | None, memory: int | None) -> Budget:
             hint=f"give --memory {minimum // 10**6}MB or more",
         )
     fits = max(1, (memory - COORDINATOR_BYTES) // WORKER_MIN_BYTES)
-    note = (
+    note = warning(
         f"{fits} workers instead of {processes}: --memory {memory // 10**6}MB holds no more "
         f"(each needs {show_bytes(WORKER_MIN_BYTES)})"
     )

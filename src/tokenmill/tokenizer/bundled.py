@@ -214,7 +214,8 @@ def read_vocabulary(encoding: Encoding) -> bytes:
         raise EncoderError(f"{encoding.path}: cannot be read: {error.strerror}") from None
     if hashlib.sha256(content).hexdigest() != encoding.sha256:
         raise EncoderError(
-            f"{encoding.path}: is not the file this job was planned with (its SHA-256 differs)",
+            f"{encoding.path}: is not the file that this job was planned with (its SHA-256 "
+            "differs)",
             hint="restore the file, or start over with --overwrite",
         )
     return content

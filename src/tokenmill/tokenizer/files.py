@@ -92,13 +92,11 @@ def settled_id(encoding: Encoding, candidates: tuple[str, ...], option: str) -> 
     """The id that the file itself settles, or an error that lists the candidates."""
     if len(candidates) == 1:
         return encoding.special_tokens[candidates[0]]
-    what = "does not say" if not candidates else f"names several ({', '.join(candidates)}) for"
-    raise UsageError(
-        f"{encoding.name} {what} which token separates documents; give {option}"
-        if option == "--eot-token"
-        else f"{encoding.name} {what} which token begins a document; name it with {option}",
-        hint=_choice(encoding),
-    )
+    kind = "an end-of-text" if option == "--eot-token" else "a begin-of-text"
+    what = f"does not define {kind} token"
+    if candidates:
+        what = f"has several candidates for {kind} token ({', '.join(candidates)})"
+    raise UsageError(f"{encoding.name} {what}; pass {option}", hint=_choice(encoding))
 
 
 def _choice(encoding: Encoding) -> str:

@@ -82,7 +82,8 @@ def find_again(recipe: Recipe, contents: tuple[bytes, ...]) -> Encoding:
         encoding = ENCODINGS.get(recipe.where)
         if encoding is None or encoding.sha256 != recipe.sha256:
             raise EncoderError(
-                f"the bundled tokenizer {recipe.where} is not that of the process that sent it",
+                f"the bundled tokenizer {recipe.where} differs from the one in the process "
+                "that sent it",
                 hint="use the same version of tokenmill on all machines",
             )
         return encoding
@@ -230,7 +231,7 @@ def _keep(content: bytes) -> Path:
         return keep_anywhere(_file_name(sha256), content)
     except StorageError as error:
         raise EncoderError(
-            f"the tokenizer cannot be kept for other processes: {error.message}",
+            f"the tokenizer cannot be saved in the cache for other processes: {error.message}",
             hint="set XDG_CACHE_HOME to a folder that can be written",
         ) from None
 

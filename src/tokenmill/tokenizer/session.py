@@ -6,12 +6,13 @@ The workers of the mill and `Tokenizer` both encode through this class.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 
 import msgspec
 
 from tokenmill.settings import EncoderCheck
 from tokenmill.system.proc import resident_bytes
-from tokenmill.texts import I64, Texts
+from tokenmill.texts import I64, Texts, count_strings
 from tokenmill.tokenizer.encoders.checking import Checker
 from tokenmill.tokenizer.encoders.exact import ExactEncoder
 from tokenmill.tokenizer.encoders.fast import U32
@@ -20,6 +21,7 @@ from tokenmill.tokenizer.encoders.fast import U32
 # the process is looked at after so much text, which takes 10 us.
 MEMORY_LOOK_BYTES = 1 << 20
 GROWTH_BYTES = 1 << 30
+SPECIAL = "special_string "  # before the string, in the name of its count
 
 
 class EncoderSession:
@@ -40,6 +42,7 @@ class EncoderSession:
         self.encoder = encoder
         self.checker = Checker(encoder, check)
         self.reopened = 0
+        self.specials: Counter[str] = Counter()  # strings of special tokens that stood in texts
         self._limit, self._growth = limit, growth
         self._empty_bytes = resident_bytes()  # memory of the process while the cache is empty
         self._encoded_bytes = 0
@@ -50,7 +53,16 @@ class EncoderSession:
         """What the encoder and its check did so far."""
         encoder: dict[str, int] = msgspec.to_builtins(self.encoder.stats)
         checks = {f"checked_{kind}": count for kind, count in self.checker.counts.items()}
-        return {**encoder, **checks, "reopened": self.reopened}
+        specials = {f"{SPECIAL}{text}": count for text, count in self.specials.items()}
+        return {**encoder, **checks, "reopened": self.reopened, **specials}
+
+    def count_specials(self, texts: Texts, specials: list[bytes]) -> int:
+        """How often strings of special tokens stand in the texts; which ones is noted."""
+        found = count_strings(texts, specials)
+        for one in specials if found else ():
+            if count := count_strings(texts, [one]):
+                self.specials[one.decode()] += count
+        return found
 
     def encode(
         self, texts: Texts, place: int | None = None, *, check: bool | None = None

@@ -19,7 +19,7 @@ def test_the_time_left_goes_by_what_this_run_did(monkeypatch: pytest.MonkeyPatch
     clock[0] += 10
     resumed = Snapshot(bytes_done=600, resumed_bytes=500, bytes_total=1000)
     assert rates.eta(resumed) == 40
-    assert rates.eta(Snapshot(bytes_total=1000)) == 0  # not known yet
+    assert rates.eta(Snapshot(bytes_total=1000)) is None  # not known yet
 
 
 def test_waiting_for_the_first_file_is_not_taken_for_slow_milling(

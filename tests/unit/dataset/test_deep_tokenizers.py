@@ -81,9 +81,9 @@ def test_a_tokenizer_file_that_is_gone_or_another(files: dict[str, Path], tmp_pa
     with pytest.raises(VerificationError, match="another vocabulary"):
         tokenmill.inspect_document(tmp_path / "o", document=0)
     mine.unlink()
-    with pytest.raises(UsageError, match="not at hand"):
+    with pytest.raises(UsageError, match="cannot be found"):
         tokenmill.inspect_document(tmp_path / "o", document=0)
-    with pytest.raises(UsageError, match="not at hand"):
+    with pytest.raises(UsageError, match="cannot be found"):
         encoding_of(tokenmill.open_dataset(tmp_path / "o").settings, None)
     assert tokenmill.inspect(tmp_path / "o").counts["documents"] == 2
     assert "gpt2" in ENCODINGS

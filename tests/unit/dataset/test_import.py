@@ -104,7 +104,7 @@ def test_overwrite_never_removes_imported_files(
     folder = foreign("nanogpt")
     before = dataset_bytes(folder)
     tokenmill.adopt(folder, format="nanogpt")
-    with pytest.raises(RefusedError, match="were imported, and are not ours to remove"):
+    with pytest.raises(RefusedError, match="were imported, and tokenmill does not remove"):
         tokenmill.prepare(inputs, folder, workers=0, overwrite=True)
     tokenmill.adopt(folder, format="nanogpt", eot="prepend", overwrite=True)
     tokenmill.adopt(folder, format="nanogpt", overwrite=True)
@@ -119,7 +119,7 @@ def test_an_import_never_removes_what_prepare_made(inputs: list[Path], tmp_path:
     tokenmill.prepare(inputs, out, workers=0)
     before = dataset_bytes(out)
     for overwrite in (False, True):
-        with pytest.raises(RefusedError, match="tokenmill's own, and need no import") as error:
+        with pytest.raises(RefusedError, match="so they need no import") as error:
             tokenmill.adopt(out, format="nanogpt", overwrite=overwrite)
         assert "overwrite" not in error.value.hint
     assert dataset_bytes(out) == before
@@ -193,11 +193,11 @@ def test_files_that_contradict_themselves_are_not_imported(
 @pytest.mark.parametrize(
     ("format", "file", "message"),
     [
-        ("nanogpt", "train.bin", "are not a number of uint16 tokens"),
-        ("llmc", "web_train_000002.bin", "are not a number of uint16 tokens"),
-        ("megatron", "web_train_text_document.bin", "are not a number of uint16 tokens"),
+        ("nanogpt", "train.bin", "are not a whole number of uint16 tokens"),
+        ("llmc", "web_train_000002.bin", "are not a whole number of uint16 tokens"),
+        ("megatron", "web_train_text_document.bin", "are not a whole number of uint16 tokens"),
         ("megatron", "web_train_text_document.idx", "not as long as its counts say"),
-        ("datatrove", "train/000_web.ds.index", "are not a number of uint64"),
+        ("datatrove", "train/000_web.ds.index", "are not a whole number of uint64"),
         ("datatrove", "val/000_web.ds.index", "documents end at token"),
     ],
 )
@@ -288,5 +288,5 @@ def test_there_must_be_something_to_import(tmp_path: Path, foreign: Any) -> None
         tokenmill.adopt(tmp_path, format="hf")
     folder = foreign("datatrove")
     (folder / "train/000_web.ds.index").unlink()
-    with pytest.raises(InputError, match="without it no document is found"):
+    with pytest.raises(InputError, match="documents cannot be found without it"):
         tokenmill.adopt(folder, format="datatrove")

@@ -55,7 +55,7 @@ def test_another_vocabulary_of_the_same_name_is_refused(sharded: Path) -> None:
     known = tokenmill.open_dataset(sharded).settings
     with pytest.raises(VerificationError, match="another vocabulary"):
         encoding_of(msgspec.structs.replace(known, tokenizer_sha256="0" * 64))
-    with pytest.raises(UsageError, match="not at hand"):
+    with pytest.raises(UsageError, match="cannot be found"):
         encoding_of(msgspec.structs.replace(known, tokenizer="mine.json"))
 
 
@@ -124,7 +124,7 @@ def test_what_is_not_there_is_an_error(sharded: Path, tmp_path: Path) -> None:
             tokenmill.inspect_document(sharded, **wanted)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no split 'test'"):
         tokenmill.inspect_document(sharded, document=0, split="test")
-    with pytest.raises(UsageError, match="no finished dataset"):
+    with pytest.raises(UsageError, match="not a finished dataset"):
         tokenmill.inspect(tmp_path)
 
 

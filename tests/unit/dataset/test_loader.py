@@ -99,7 +99,7 @@ def test_row_runs_lead_from_a_document_to_its_source_and_row(
 def test_no_dataset_and_a_damaged_manifest_are_errors(
     sharded: tuple[tokenmill.Dataset, np.ndarray], tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match="no finished dataset"):
+    with pytest.raises(UsageError, match="not a finished dataset"):
         tokenmill.open_dataset(tmp_path)
     content = (sharded[0].directory / "manifest.json").read_bytes()
     (tmp_path / "manifest.json").write_bytes(content.replace(b'"seed": 0', b'"seed": 1'))

@@ -91,7 +91,7 @@ def test_a_dataset_in_a_store_is_exported_to_the_same_bytes(dataset: Path, tmp_p
 
 
 def test_a_store_without_a_dataset_is_an_error() -> None:
-    with pytest.raises(UsageError, match="no finished dataset"):
+    with pytest.raises(UsageError, match="not a finished dataset"):
         tokenmill.open_dataset(MemoryStore())
     with pytest.raises(VerificationError, match="not a manifest"):
         tokenmill.open_dataset(MemoryStore({"manifest.json": b"{}"}))

@@ -98,7 +98,7 @@ def test_a_shard_that_became_a_link_out_of_the_folder_is_found(tmp_path: Path) -
     (out / "train.bin").symlink_to(tmp_path / "elsewhere")
     report = tokenmill.verify(out)
     assert [line.split(",")[0] for line in report.problems] == [
-        "train.bin: is a link out of the folder"
+        "train.bin: is a link to a file outside of the folder"
     ]
     (out / "train.bin").unlink()
     (tmp_path / "elsewhere").rename(out / "train.bin")

@@ -160,7 +160,7 @@ def test_the_tokenizer_of_a_file_is_found_again_or_a_sentence_says_what_to_do(
     moved = tmp_path / "elsewhere.json"
     file.rename(moved)
     again = pickle.loads(pickle.dumps(tokenmill.open_dataset(tmp_path / "o")))
-    with pytest.raises(UsageError, match="is not at hand") as gone:
+    with pytest.raises(UsageError, match="cannot be found") as gone:
         _ = again.tokenizer
     assert "open_dataset(" in gone.value.hint
     assert "tokenizer='FILE'" in gone.value.hint

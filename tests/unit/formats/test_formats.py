@@ -178,7 +178,9 @@ def test_special_strings_in_documents_are_text_and_counted(tmp_path: Path) -> No
     assert result.manifest.counts["special_strings"] == 3
     tokens = np.fromfile(tmp_path / "o/train.bin", np.uint16)
     assert (tokens == 50256).sum() == 4, "one separator per document and no more"
-    assert any("3 special-token strings" in warning for warning in result.warnings)
+    assert any(
+        "3 strings of special tokens (<|endoftext|>)" in warning for warning in result.warnings
+    )
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_a_folder_of_save_to_disk(rows: dict[str, Any], tmp_path: Path) -> None:
     }
     # named, none is skipped
     assert len(find_sources([folder / cached], "text").sources) == 1
-    with pytest.raises(InputError, match="all that matches is skipped"):
+    with pytest.raises(InputError, match="every file that matches is skipped"):
         find_sources([folder / "cache-*.arrow"], "text")
 
 

@@ -113,7 +113,7 @@ def test_a_dataset_of_ours_is_refused_by_name_and_skipped_by_search(
     tmp_path: Path, marks: tuple[str, ...]
 ) -> None:
     lay_out(tmp_path, "a.txt", "out/train.txt", *(f"out/{mark}" for mark in marks))
-    with pytest.raises(InputError, match="a dataset of tokenmill, which is tokens and no text"):
+    with pytest.raises(InputError, match="a dataset of tokenmill, which holds tokens, not text"):
         listed(tmp_path, "out")
     for argument in ("", "*"):
         files, skipped = listed(tmp_path, argument)
@@ -149,7 +149,9 @@ def test_a_hidden_folder_that_the_user_names_is_searched(tmp_path: Path) -> None
 
 def test_a_pattern_of_which_nothing_is_left_is_an_error(tmp_path: Path) -> None:
     lay_out(tmp_path, "state.json", "b.txt")
-    with pytest.raises(InputError, match=r"all that matches is skipped \(bookkeeping of datasets"):
+    with pytest.raises(
+        InputError, match=r"every file that matches is skipped \(bookkeeping of datasets"
+    ):
         listed(tmp_path, "*.json")
     with pytest.raises(InputError, match="no file matches"):
         listed(tmp_path, "*.parquet")

@@ -147,7 +147,7 @@ def test_a_dataset_of_ours_in_an_input_folder_is_passed_over_and_alone_refused(
     assert (str(data / "one"), "a dataset of tokenmill") in {
         (s.path, s.reason) for s in found.skipped
     }
-    with pytest.raises(InputError, match="tokens and no text"):
+    with pytest.raises(InputError, match="tokens, not text"):
         tokenmill.prepare(data / "one", tmp_path / "o", workers=0)
 
 

@@ -111,7 +111,7 @@ def test_a_file_is_created_once_and_published_over_nothing(store: PlacedFolder) 
     with pytest.raises(RefusedError, match="exists already"):
         store.create("plan", b"other")
     store.write_at("working", 0, b"tokens")
-    with pytest.raises(RefusedError, match="in the way"):
+    with pytest.raises(RefusedError, match="tokenmill did not make it"):
         store.publish("working", "plan")
     assert not store.is_published("working", "train/x")
     store.publish("working", "train/x")

@@ -152,11 +152,11 @@ def test_the_separator_is_the_files_or_named_and_never_guessed(folder: Path) -> 
     two = [*ADDED, added("</s>", SIZE + 5, special=True)]
     none = [added("<x>", SIZE, special=True), added("<y>", SIZE + 1, special=True)]
     assert eot(ADDED) == SIZE
-    with pytest.raises(UsageError, match="names several") as caught:
+    with pytest.raises(UsageError, match="has several candidates") as caught:
         eot(two)
     assert "'</s>' (8005)" in caught.value.hint
     assert eot(two, eot_token="</s>") == SIZE + 5
-    with pytest.raises(UsageError, match="does not say which token separates") as caught:
+    with pytest.raises(UsageError, match="does not define an end-of-text token") as caught:
         eot(none)
     assert "'<x>' (8000), '<y>' (8001)" in caught.value.hint
     assert eot(none, eot="none") == -1
@@ -199,7 +199,7 @@ def test_bos_begins_every_document(json_file: Path, texts: list[str], tmp_path: 
             ids = [*ids, SIZE] if eot == "append" else ids
             expected += [SIZE, *ids] if eot == "prepend" else ids
         assert np.fromfile(tmp_path / eot / "train.bin", np.uint16).tolist() == expected
-    with pytest.raises(UsageError, match="begins a document"):
+    with pytest.raises(UsageError, match="a begin-of-text token"):
         mill.prepare(source, tmp_path / "x", tokenizer=str(json_file), bos_token="auto", workers=0)
 
 
@@ -309,7 +309,7 @@ def test_the_files_hash_is_in_the_plan_and_compared(tmp_path: Path, texts: list[
     assert settings_["tokenizer_sha256"] == encoding.sha256
     assert settings_["tokenizer"] == "tokenizer.json", "no path of this machine"
     write_json(tmp_path / "tokenizer.json", tokens=ADDED[:3])
-    with pytest.raises(EncoderError, match="not the file this job was planned with"):
+    with pytest.raises(EncoderError, match="not the file that this job was planned with"):
         ExactEncoder(encoding, "auto")
     with pytest.raises(mill.TokenmillError, match="tokenizer_sha256"):
         mill.prepare(source, tmp_path / "o", tokenizer=str(tmp_path), workers=0)

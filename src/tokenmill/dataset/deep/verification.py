@@ -57,8 +57,7 @@ def verify_deep(
     manifest, settings = dataset.manifest, dataset.settings
     if not settings.text_column:
         raise UsageError(
-            f"{dataset.store.where()}: was made of token files that were imported: its text is "
-            "not known",
+            f"{dataset.store.where()}: was imported from token files, so its text is not known",
             hint="`tokenmill verify` without --deep compares its bytes",
         )
     encoding = encoding_of(settings, read_run(dataset.store), tokenizer)

@@ -23,7 +23,7 @@ from tokenmill.errors import InputError, SourceError, faults_become, first_line
 from tokenmill.inputs.readers.fields import ambiguous
 
 DAMAGED = "the file is damaged: download it again and compare its checksum"
-SET_ASIDE = "; --on-bad-row quarantine sets aside what cannot be read of it"
+SET_ASIDE = "; --on-bad-row quarantine quarantines what cannot be read"
 
 
 def encrypted(where: str) -> InputError:

@@ -38,9 +38,7 @@ from tokenmill.inputs.remote.retry import LASTING_ERRNO, chain_of, patiently, st
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 BRANCHES_SHOWN = 12
-DOWNLOAD_FIRST = (
-    "download it once with the same command, --download-only, and without HF_HUB_OFFLINE"
-)
+DOWNLOAD_FIRST = "download it once with --download-only and without HF_HUB_OFFLINE"
 ANSWER_TIMEOUTS = 3  # a list of a thousand files takes longer than an ETag
 # Files of a repository that are not data.
 NO_DATA = re.compile(

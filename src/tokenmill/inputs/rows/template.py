@@ -65,7 +65,8 @@ def parse_template(text: str) -> Template:
         elif match[2] is not None:
             if match[2] not in _ESCAPES:
                 raise UsageError(
-                    f"--text {text!r}: {word!r} is not an escape", hint=r"known are \n \t \\"
+                    f"--text {text!r}: {word!r} is not an escape sequence",
+                    hint=r"known are \n \t \\",
                 )
             parts.append((_ESCAPES[match[2]], False))
         else:

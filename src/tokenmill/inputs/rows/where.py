@@ -319,7 +319,7 @@ class _Parser:
     def _string(self, word: str) -> str:
         def letter(match: re.Match[str]) -> str:
             if match[1] not in _ESCAPES:
-                raise UsageError(f"--where {self.text!r}: {match[0]!r} is not an escape")
+                raise UsageError(f"--where {self.text!r}: {match[0]!r} is not an escape sequence")
             return _ESCAPES[match[1]]
 
         return re.sub(r"\\(.)", letter, word[1:-1], flags=re.DOTALL)

@@ -30,22 +30,23 @@ def encoding_of(
     where = settings.tokenizer if bundled else tokenizer or str((run or {}).get("tokenizer", ""))
     try:
         if not where:
-            raise UsageError("run.json does not say where it lay")
+            raise UsageError("run.json does not say where its file was")
         if not bundled and not os.path.exists(where):
             raise UsageError(f"{where}: no such file")
         encoding = find_encoding(where, settings.pattern)
     except UsageError as error:
         raise UsageError(
-            f"the tokenizer of this dataset, {settings.tokenizer!r}, is not at hand: "
+            f"the tokenizer of this dataset, {settings.tokenizer!r}, cannot be found: "
             f"{error.message}",
-            hint="say where it is now with --tokenizer FILE",
+            hint="say where its file is now with --tokenizer FILE",
         ) from None
     if encoding.sha256 != settings.tokenizer_sha256:
         raise VerificationError(
-            f"the dataset was made with another vocabulary of the name {settings.tokenizer} "
+            f"the dataset was made with another vocabulary called {settings.tokenizer} "
             f"(SHA-256 {settings.tokenizer_sha256[:16]}..., here {encoding.sha256[:16]}...)",
-            hint="name the file that the dataset was made with (--tokenizer FILE); of a bundled "
-            "one, use the version of tokenmill that made it",
+            hint="give the file that the dataset was made with (--tokenizer FILE); if it is "
+            "bundled, "
+            "use the version of tokenmill that made the dataset",
         )
     return encoding
 

@@ -195,7 +195,7 @@ def _check_shared_ids(path: Path, ids: dict[str, int], added: list[dict[str, Any
             raise UsageError(
                 f"--tokenizer {path}: the tokens {name!r} and {wanted[number]!r} have the same id, "
                 f"{number}",
-                hint="nobody could tell one from the other in a dataset; fix the file's ids",
+                hint="the two could not be told apart in a dataset; fix the ids in the file",
             )
 
 
