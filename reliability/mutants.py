@@ -39,12 +39,6 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "files that workers made not synced": (
         "output/file_tasks.py", "self.files.sync(task.working)", "pass",
     ),
-    "names of files that workers made not synced": (
-        "output/file_tasks.py", 'self.files.sync_names("")', "pass",
-    ),
-    "files that were made not checked on resuming": (
-        "output/file_maker.py", "            if not is_intact(self.files, working, at, length, digest):\n                return False\n", "",
-    ),
     "names in folders of formats not synced": (
         "output/workspace.py", "found |= set(PurePath(name).parents)", "pass",
     ),

@@ -331,13 +331,16 @@ def status_lines(found: Status, here: str) -> list[str]:
         told += f", {min(share, 100):.0f} % of the input is done"
     lines = [f"{found.directory}: {told}"]
     counts = found.counts
-    if counts:
+    if found.state == "unfinished" and not counts.get("rows"):
+        lines.append("  done      nothing that is durable yet")
+    elif counts:
         durable = " (durable: a crash costs none of it)" if found.state == "unfinished" else ""
         lines.append(
             f"  {'has' if found.state == 'finished' else 'done':8}  "
             f"{counted(counts['documents'], 'document')}, {counted(counts['tokens'], 'token')}, "
             f"{counted(counts['quarantined'], 'row')} quarantined{durable}"
         )
+    if counts:
         files = counted(found.sources, "file")
         lines.append(f"  input     {files}, {show_bytes(found.input_bytes)}")
     lines += [f"  {'bound to' if i == 0 else '':8}  {x}" for i, x in enumerate(_binding(found))]

@@ -88,6 +88,15 @@ def test_an_overwriting_run_does_not_say_that_it_resumes(words: list[str]) -> No
     assert "resuming" not in in_process(*words, "--overwrite").stderr
 
 
+def test_a_job_with_nothing_durable_says_so(words: list[str]) -> None:
+    rows("a.jsonl", 1)
+    assert in_process(*words).returncode == 1
+    told = in_process("status", "out").stdout
+    assert "out: unfinished, 0 % of the input is done" in told
+    assert "done      nothing that is durable yet" in told
+    assert "input     2 files" in told
+
+
 def test_an_input_that_is_gone_leaves_the_share_unknown(words: list[str]) -> None:
     parquet.write_table(pa.table({"text": ["one", "two", "three"]}), "a.parquet")
     in_process(*[word.replace("a.jsonl", "a.parquet") for word in words])

@@ -238,7 +238,7 @@ def test_a_document_too_large_for_memory_is_refused_with_the_memory_it_takes(
     with counted_makes() as names, pytest.raises(TooLargeError, match=told) as error:
         tokenmill.prepare(source, tmp_path / "o", memory="650MB", **settings)
     assert not names
-    [memory] = re.findall(r"--memory (\d+MB)", error.value.hint)
+    [memory] = re.findall(r"memory='(\d+MB)'", error.value.hint)
     result = tokenmill.prepare(source, tmp_path / "o", memory=memory, **settings)
     assert result.run["units_encoded"] == 0
     with pytest.raises(TooLargeError, match=told):
