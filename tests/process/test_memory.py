@@ -34,7 +34,7 @@ def test_a_document_that_may_not_be_cut(tmp_path: Path, suffix: str) -> None:
         said = refusal(path, may_cut=False)
     assert f"a{suffix}: " in said
     assert "bytes" in said
-    assert "--memory" in said
+    assert "--memory" in said or "memory='" in said
     assert passes(path, SMALL) == 1
     assert passes(path, MemoryShare(10**9, 1), may_cut=False) == 1
 

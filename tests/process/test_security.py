@@ -34,7 +34,7 @@ def test_a_link_is_refused_by_name(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.output.mkdir()
     (scene.output / ".tokenmill").symlink_to(scene.outside)
-    with pytest.raises(RefusedError, match=r"\.tokenmill: a link"):
+    with pytest.raises(RefusedError, match=r"\.tokenmill: is a symbolic link"):
         scene.prepare()
 
 
