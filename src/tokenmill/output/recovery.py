@@ -45,7 +45,8 @@ class _BoundPlan(msgspec.Struct, frozen=True):
     plan: dict[str, Any]
     mtimes: dict[str, int] = {}
     states: dict[str, FileState] = {}  # of the inputs; empty in plans of before
-    sources: tuple[Source, ...] = ()  # those on this machine, for `status`
+    # Those on this machine, for `status`. A manifest's `sources` are something else.
+    sources: tuple[Source, ...] = msgspec.field(name="local_sources", default=())
 
 
 class JobState(msgspec.Struct, frozen=True):
