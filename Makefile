@@ -88,7 +88,6 @@ constraints:
 docs: $(VENV)/.installed-dev
 	$(BIN)/python scripts/option_page.py > docs/options.md
 	TOKENMILL_WRITE_DOCS=1 $(BIN)/python -m pytest -q tests/unit/test_api.py tests/unit/test_messages.py -k page
-	$(BIN)/python scripts/option_page.py > docs/options.md
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
