@@ -45,7 +45,8 @@ class _BoundPlan(msgspec.Struct, frozen=True):
     plan: dict[str, Any]
     mtimes: dict[str, int] = {}
     states: dict[str, FileState] = {}  # of the inputs; empty in plans of before
-    local: tuple[Source, ...] = ()  # for `status`; a manifest has `sources` of its own
+    # Those on this machine, for `status`. A manifest's `sources` are something else.
+    sources: tuple[Source, ...] = msgspec.field(name="local_sources", default=())
 
 
 class JobState(msgspec.Struct, frozen=True):
@@ -275,7 +276,7 @@ def _local(plan: Plan) -> tuple[Source, ...]:
 def bound_plan(workspace: Workspace) -> tuple[dict[str, Any], tuple[Source, ...]]:
     """What an unfinished job is bound to, and where its inputs were on this machine."""
     bound = _read_plan(workspace, workspace.plan, "use --overwrite to start over")
-    return bound.plan, bound.local
+    return bound.plan, bound.sources
 
 
 def _state_of(source: Source) -> FileState:
