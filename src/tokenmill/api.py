@@ -210,9 +210,9 @@ def fineweb(
 
     >>> tokenmill.fineweb("10B", "edu", "edu_fineweb10B")
     """
+    options = {**locals()}
     from tokenmill.fineweb_parts import find_fineweb
 
-    options = {**locals()}
     part = find_fineweb(*(options.pop(name) for name in ("version", "type", "revision")))
     options |= {"inputs": part.input, "output": output or part.output}
     return _prepare({**options, "name": name or part.name(format)})

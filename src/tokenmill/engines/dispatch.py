@@ -290,7 +290,8 @@ class Dispatch:
             self._go_on_searching(segment, segment.search)
 
     def _made(self, worker: int, state: WorkerState, message: messages.FileMade) -> None:
-        assert isinstance(state.task, messages.MakeFile)
+        if not isinstance(state.task, messages.MakeFile):
+            return  # it has none to make
         file, state.task, state.made_bytes = state.task.file, None, 0
         self._sort(worker, state)
         self._files.made()

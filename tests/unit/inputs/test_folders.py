@@ -101,8 +101,8 @@ def test_prepare_says_where_the_disk_will_be_too_small(
     notes: list[str] = []
     monkeypatch.setattr(Observer, "note", lambda self, text: notes.append(text))
     path = write_jsonl(tmp_path / "x.jsonl", ["text"] * 1000)
-    tokenmill.prepare(path, tmp_path / "o", workers=0, val="none")
+    tokenmill.prepare(path, tmp_path / "o", workers=0, val="none", observer=Observer())
     assert not [note for note in notes if "may not fit" in note]
     monkeypatch.setattr(needs, "free_bytes", lambda _: 10)
-    tokenmill.prepare(path, tmp_path / "p", workers=0, val="none")
+    tokenmill.prepare(path, tmp_path / "p", workers=0, val="none", observer=Observer())
     assert [note for note in notes if "may not fit" in note]

@@ -12,7 +12,6 @@ import errno
 import logging
 import os
 import random
-import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -158,8 +157,8 @@ _answered = False  # a server, to this process, at any time
 
 
 def nameless(error: BaseException) -> bool:
-    """Whether the name of the server could not be looked up."""
-    return any(isinstance(one, socket.gaierror) for one in chain_of(error))
+    """Whether the name of the server could not be looked up (`socket.gaierror`)."""
+    return any(kind.__name__ == "gaierror" for one in chain_of(error) for kind in type(one).mro())
 
 
 def why(error: BaseException) -> str:
