@@ -222,13 +222,16 @@ def plan_settings(
 
 
 def whole_text_val(options: Options, sources: Sequence[Source]) -> str | None:
-    """`tail:0.1` for one text file without a separator, where the format's default is a fraction:
-    a hash of its only document would leave one split empty."""
+    """For one text file without a separator, where the format's default is a fraction: a hash of
+    its only document would leave one split empty. `tail:0.1`, or `none` where it is never cut."""
     alone = len(sources) == 1 and kind_named(sources[0].kind).has_separators
     if not alone or options.text_separator is not None or options.val is not None:
         return None
-    default = Val.parse(_default_val(formats_of(options.format)))
-    return WHOLE_TEXT_VAL if default.kind == "fraction" else None
+    formats = formats_of(options.format)
+    if Val.parse(_default_val(formats)).kind != "fraction":
+        return None
+    first = min(formats, key=lambda fmt: fmt.framed)  # the one that workers write
+    return "none" if (options.cut or first.cut) == "document" else WHOLE_TEXT_VAL
 
 
 def _default_val(formats: list[Format]) -> str:

@@ -1,6 +1,6 @@
 """Faults on purpose: the calls by which storage changes the disk, failing at a chosen one.
 
-In production `steps.disk` is the os module itself, so there is nothing here to pay for. With
+In production `system.disk.disk` is the os module itself, so there is nothing here to pay for. With
 TOKENMILL_FAILPOINT set it is a `FaultyDisk`, which knows every operation by kind and path:
 
     kill@17                       end the process before its 17th operation

@@ -86,6 +86,9 @@ def test_the_default_is_for_exactly_that_case(play: Path, tmp_path: Path) -> Non
     assert val(write_jsonl(tmp_path / "x.jsonl", [TEXT])) == "0.0005"
     assert val(play, format="llmc") == "shard"
     assert val(play, val="none") == "none"
+    assert val(play, format="nanogpt,megatron") == "tail:0.1"
+    for whole in ("flat", "datatrove", "mds", "parquet"):
+        assert val(play, format=whole, allow_empty_split=False) == "none"
 
 
 @pytest.mark.parametrize("form", ["llmc", "flat", "datatrove", "mds", "nanogpt,megatron"])
@@ -144,7 +147,7 @@ def test_a_first_shard_that_takes_all_is_an_error(tmp_path: Path) -> None:
         ({"val": "docs:1"}, "train"),
         ({"val": "tokens:5"}, "train"),
         ({"format": "llmc"}, "train"),
-        ({"format": "mds"}, "val"),
+        ({"format": "mds", "val": "tail:0.1"}, "val"),
     ],
 )
 def test_what_the_plan_can_tell_is_refused_before_encoding(
