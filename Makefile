@@ -26,12 +26,14 @@ $(VENV)/bin/python:
 
 # The package and what it needs at run time.
 $(VENV)/.installed: pyproject.toml constraints/dev.txt | $(VENV)/bin/python
+	@echo "installing tokenmill into $(VENV): one to three minutes"
 	$(PIP) install $(PINNED) -e .
 	@touch $@
 
 # And what the tests, the linter and the type checker need.
 PLUGIN := tests/plugin/pyproject.toml tests/plugin/tokenmill_test_plugin.py
 $(VENV)/.installed-dev: pyproject.toml constraints/dev.txt $(PLUGIN) | $(VENV)/bin/python
+	@echo "installing tokenmill and what its tests need into $(VENV): two to four minutes"
 	$(PIP) install $(PINNED) -e '.[dev]' ./tests/plugin
 	@touch $@ $(VENV)/.installed
 

@@ -20,7 +20,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 SENTENCES = {
     "inputs": "Files, folders, globs or URLs, one or a list; or a `datasets.Dataset`.",
     "output": "Folder to write.",
-    "directory": "Folder of a finished dataset (`adopt`: of the token files).",
+    "directory": "Folder of a finished dataset.",
     # input
     "text_column": "Column or JSON field with the text; 'a.b' is field b in a. 'GLOB=NAME' for "
     "some of the files, in a list.",
@@ -97,6 +97,14 @@ SENTENCES = {
     "on_progress": "Called with the bytes of text compared so far, and of all.",
     "document": "Number of the document, counted from 0; a negative one counts from the end.",
     "token": "Number of a token in its split: shows the document that holds it.",
+}
+
+# Where a keyword means something else in one function.
+OWN_SENTENCES = {
+    ("adopt", "directory"): "Folder that holds the token files.",
+    ("adopt", "format"): "Format of the token files: nanogpt, llmc, megatron or datatrove.",
+    ("inspect_document", "split"): "The split of the dataset: 'train' or 'val'.",
+    ("open_dataset", "format"): "Which of several formats. None: the only or first one.",
 }
 
 # Names that other tools use for the same thing.
@@ -178,7 +186,8 @@ def in_python(function: Function) -> Function:
     suggestion, and errors speak of keywords."""
     code = function.__code__
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    function.__doc__ = "\n".join([function.__doc__ or "", *_help_lines(names)])
+    lines = _help_lines(function.__name__, names)
+    function.__doc__ = "\n".join([function.__doc__ or "", *lines])
 
     @functools.wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
@@ -194,6 +203,10 @@ def in_python(function: Function) -> Function:
     return cast(Function, call)
 
 
-def _help_lines(names: Iterable[str]) -> list[str]:
+def sentence(function: str, keyword: str) -> str:
+    return OWN_SENTENCES.get((function, keyword), SENTENCES[keyword])
+
+
+def _help_lines(function: str, names: Iterable[str]) -> list[str]:
     width = max(map(len, names))
-    return ["", *(f"    {name:{width}}  {SENTENCES[name]}" for name in names)]
+    return ["", *(f"    {name:{width}}  {sentence(function, name)}" for name in names)]

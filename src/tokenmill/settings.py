@@ -72,8 +72,8 @@ class Val(msgspec.Struct, frozen=True, kw_only=True):
         if not 0 < fraction < 1:
             raise UsageError(
                 f"--val {text!r} is not a validation rule",
-                hint="use a fraction such as 0.0005, tail:0.1, docs:N, tokens:N, shard, split or "
-                "none",
+                hint="use a fraction between 0 and 1 (0.01 is 1 % of the documents), tail:0.1, "
+                "docs:N, tokens:N, shard, split or none",
             )
         return cls(kind="tail" if kind == "tail" else "fraction", fraction=repr(fraction))
 

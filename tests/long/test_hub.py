@@ -122,8 +122,8 @@ def test_a_busy_server_and_a_line_that_drops_are_waited_for(
 @pytest.mark.parametrize(
     "fault",
     [
-        "coordinator:kill@1 create *cuts*",
-        "coordinator:torn@1 write *cuts*",
+        "coordinator:kill@1 create */.0.tmp",
+        "coordinator:torn@1 write */.0.tmp",
         "coordinator:kill@2 rename *cuts*",
         "coordinator:kill@3 sync-folder *cuts",
         "coordinator:kill@2 rmdir *downloads*",

@@ -20,7 +20,7 @@ import tokenmill
 from tokenmill import api, settings
 from tokenmill.cli.main import cli
 from tokenmill.errors import TokenmillError, UnknownKeywordError, UsageError
-from tokenmill.keywords import MEANT, SENTENCES, in_keywords
+from tokenmill.keywords import MEANT, SENTENCES, in_keywords, sentence
 from tokenmill.planning.options import Options
 
 FUNCTIONS = (
@@ -101,7 +101,9 @@ def test_help_has_a_sentence_for_every_keyword(name: str) -> None:
     told = pydoc.plain(pydoc.render_doc(getattr(tokenmill, name)))
     assert ">>> " in told
     for keyword in keywords(name):
-        assert re.search(rf"^ +{keyword} +{re.escape(SENTENCES[keyword])}$", told, re.M), keyword
+        assert re.search(rf"^ +{keyword} +{re.escape(sentence(name, keyword))}$", told, re.M), (
+            keyword
+        )
 
 
 def test_every_sentence_is_for_a_keyword_that_there_is() -> None:
@@ -135,7 +137,7 @@ def page_tables() -> str:
             for keyword, parameter in mine.items():
                 empty = parameter.default is inspect.Parameter.empty
                 default = "required" if empty else f"`{parameter.default!r}`"
-                said = SENTENCES[keyword].replace("|", "\\|")
+                said = sentence(name, keyword).replace("|", "\\|")
                 lines.append(f"| `{keyword}` | {default} | {said} |")
             lines.append("")
     return "\n".join(lines).strip()

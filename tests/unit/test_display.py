@@ -83,7 +83,7 @@ def test_warnings_are_shown_and_speak_of_keywords(
 ) -> None:
     several = [write_parquet(tmp_path / f"{name}.parquet", [name] * 20) for name in "ab"]
     result = tokenmill.prepare(several, tmp_path / "o", val="docs:3", workers=0)
-    told = "; val=0.0005 takes some of each"
+    told = "; a fraction (such as val=0.01) takes some of each"
     assert any(warning.endswith(told) for warning in result.warnings)
     assert f"warning: {result.warnings[0]}" in capsys.readouterr().err
 

@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     short_help="Diagnose the machine, a function, or a crashing command.",
 )
 @click.argument("words", nargs=-1, type=click.Path(), metavar="[SCRIPT:FUNCTION | -- COMMAND...]")
-@click.option("--patch", is_flag=True, help="Print a diff that repairs the script; writes nothing.")
+@click.option(
+    "--patch",
+    is_flag=True,
+    help="Print a diff that repairs the script, which is imported for that and not changed.",
+)
 @click.option("--why-died", is_flag=True, help="Run COMMAND and say how a process of it died.")
 @click.option(
     "--directory",
@@ -46,7 +50,8 @@ def doctor(
     """Diagnose the machine, a function that does not pickle, or a crashing command.
 
     Without arguments: the machine. With SCRIPT:FUNCTION: the very object in it that does not reach
-    another process, under pickle, dill and cloudpickle.
+    another process, under pickle, dill and cloudpickle. The script is imported for that: what it
+    does outside of functions and of `if __name__ == "__main__":` is done.
     """
     if why_died:
         if not words:
@@ -133,8 +138,9 @@ def _left_alone(text: str, path: Path, name: str, ours: bool) -> int:
     try:
         report = _report_on(text, path, name)
     except UsageError as error:
-        click.echo(f"not tried, {error.message}", err=True)
-        return 1
+        done = "nothing to repair: its tokenizers are tokenmill's already" if ours else "no repair"
+        click.echo(f"{printable(str(path))}: {done}; not tried: {error.message}", err=True)
+        return EXIT_OK if ours else 1
     what = "nothing that --patch knows how to repair"
     if report.ok:
         is_ours = "its tokenizers are tokenmill's already" if ours else "it needs none"

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tokenmill.amounts import show_count, show_duration, show_speed
+from tokenmill.amounts import counted, show_count, show_duration, show_speed
 from tokenmill.engines.events import Event
 from tokenmill.engines.observer import Observer, Snapshot
 from tokenmill.errors import safe
 
 PLAIN_SECONDS = 10.0
+WIDE_COLUMNS = 110  # on a narrower terminal, a bar and the time left
 
 
 class Bar(NamedTuple):
@@ -51,9 +52,9 @@ class Rates:
             details = [
                 _eta(self.eta(s)),
                 f"{show_count(s.tokens)} tokens",
-                f"{s.workers} workers",
-                f"{s.retries} retries",
-                f"{s.quarantined} quarantined",
+                counted(s.workers, "worker"),
+                *([f"{s.retries} retries"] if s.retries else []),
+                *([f"{s.quarantined} quarantined"] if s.quarantined else []),
             ]
             yield Bar("encoding", s.bytes_done, s.bytes_total, speeds, details)
 
@@ -63,7 +64,7 @@ class Rates:
             done = min(s.made_bytes, s.make_total)
             eta = (s.make_total - done) * seconds / done if done else None
             files = f"{s.files_made} of {s.files_total} files or parts"
-            details = [_eta(eta), files, f"{s.workers} workers"]
+            details = [_eta(eta), files, counted(s.workers, "worker")]
             yield Bar("writing", done, s.make_total, show_speed(done / seconds), details)
 
     def eta(self, s: Snapshot) -> float | None:
@@ -144,6 +145,7 @@ class LiveProgress(Observer):
 
     def update(self, snapshot: Snapshot) -> None:
         self.progress.start()
+        wide = self.console.width >= WIDE_COLUMNS
         for bar in self.rates.bars(snapshot):
             if bar.name not in self.tasks:
                 self.tasks[bar.name] = self.progress.add_task(bar.name, speeds="", details="")
@@ -151,8 +153,8 @@ class LiveProgress(Observer):
                 self.tasks[bar.name],
                 completed=bar.done,
                 total=bar.total,
-                speeds=bar.speeds,
-                details=" · ".join(bar.details),
+                speeds=bar.speeds if wide else "",
+                details=" · ".join(bar.details if wide else bar.details[:1]),
             )
         self.progress.refresh()
 

@@ -42,6 +42,8 @@ def _formats_and_frames(settings: PlanSettings) -> tuple[str, str]:
     frames = next(iter(told.values()))
     if len(set(told.values())) > 1:
         frames = "; ".join(f"{name} {frame}" for name, frame in told.items())
+    if settings.bos_id >= 0:
+        frames += f", bos {settings.bos_id}"
     return ", ".join(told), frames
 
 
@@ -178,9 +180,9 @@ def echo_summary(result: Result) -> None:
     for line in _left_out(settings, counts):
         click.echo(line)
     if settings.vocab_size > 1 << 16:
-        tokenizer, first = printable(settings.tokenizer), settings.first
-        dtype = get_format(first.format).shown_dtype(first)
-        click.echo(f"  dtype: {dtype}, since {tokenizer} does not fit uint16")
+        shown = {get_format(one.format).shown_dtype(one): None for one in settings.layouts}
+        ids = f"{settings.vocab_size:,} ids do not fit uint16"
+        click.echo(f"  dtype: {' and '.join(shown)}, since {ids}")
     encoder = result.run.get("encoder", {})
     if encoder.get("name", "gigatoken") != "gigatoken":
         click.echo(f"  encoder: {encoder['name']}, not gigatoken: {printable(encoder['why'])}")

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from tokenmill.amounts import counted
 from tokenmill.dataset.loader import Dataset, open_dataset
 from tokenmill.dataset.verification import read_run
 from tokenmill.dataset.views import damaged
@@ -66,8 +67,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return (
-            f"Summary({self.directory!r}: {self.counts['documents']:,} documents, "
-            f"{self.counts['tokens']:,} tokens, {self.sources:,} sources)"
+            f"Summary({self.directory!r}: {counted(self.counts['documents'], 'document')}, "
+            f"{counted(self.counts['tokens'], 'token')}, {counted(self.sources, 'source')})"
         )
 
 

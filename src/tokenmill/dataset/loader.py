@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from tokenmill.amounts import counted
 from tokenmill.dataset.verification import no_dataset, read_run, size_fault
 from tokenmill.dataset.views import Split, damaged
 from tokenmill.errors import UnknownSplitError, UsageError, VerificationError, did_you_mean
@@ -81,7 +82,8 @@ class Dataset(Mapping[str, "Split"]):
         if "manifest" not in vars(self):  # unpickled; its folder may not even be there
             return f"Dataset({where}, not opened yet)"
         splits = "; ".join(
-            f"{s.name}: {s.documents:,} documents, {s.tokens:,} tokens" for s in self.splits
+            f"{s.name}: {counted(s.documents, 'document')}, {counted(s.tokens, 'token')}"
+            for s in self.splits
         )
         return f"Dataset({where}, {self.layout.format}, {self.settings.tokenizer}; {splits})"
 

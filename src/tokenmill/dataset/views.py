@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from tokenmill.amounts import counted
 from tokenmill.errors import VerificationError
 from tokenmill.formats.base import Array, Slices, TokenPieces
 from tokenmill.output.manifest import FileEntry, SplitEntry
@@ -54,8 +55,8 @@ class Split(_View):
         if "manifest" not in vars(self._dataset):
             return f"Split({self.name!r}, not opened yet)"
         return (
-            f"Split({self.name!r}: {len(self.documents):,} documents, "
-            f"{len(self.tokens):,} tokens, {self.tokens.dtype})"
+            f"Split({self.name!r}: {counted(len(self.documents), 'document')}, "
+            f"{counted(len(self.tokens), 'token')}, {self.tokens.dtype})"
         )
 
     @functools.cached_property

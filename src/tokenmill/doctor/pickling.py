@@ -28,6 +28,8 @@ MOST_ITEMS = 10_000  # of a container are looked at
 DEEPEST = 30
 LARGE_BYTES = 1 << 20
 
+FINGERPRINT = "datasets.map's fingerprint, without which nothing is cached"
+
 
 class Pickler(NamedTuple):
     name: str
@@ -79,8 +81,16 @@ class PickleReport(NamedTuple):
     def ok(self) -> bool:
         return all(verdict.ok for verdict in self.verdicts) and not self.undefined
 
+    def _headline(self) -> str:
+        if self.ok:
+            return "pickles"
+        sent = [verdict.ok for verdict in self.verdicts if verdict.used_by != FINGERPRINT]
+        if all(sent) and not self.undefined:
+            return "reaches every worker, but `datasets` cannot cache its results"
+        return "does not reach every worker"
+
     def __str__(self) -> str:
-        lines = [f"{self.function}: {'pickles' if self.ok else 'does not reach every worker'}"]
+        lines = [f"{self.function}: {self._headline()}"]
         for verdict in self.verdicts:
             lines += verdict.lines()
         for name in self.undefined:
@@ -112,8 +122,7 @@ def _picklers() -> tuple[list[Pickler], list[str]]:
         dill = import_module("dill")
         found.append(Pickler("dill", "datasets.map's workers", dill.dumps, with_globals=False))
         recursive = functools.partial(dill.dumps, recurse=True)
-        used_by = "datasets.map's fingerprint, without which nothing is cached"
-        found.append(Pickler("dill, recursive", used_by, recursive))
+        found.append(Pickler("dill, recursive", FINGERPRINT, recursive))
     except ImportError:
         absent.append("dill")
     try:

@@ -210,7 +210,20 @@ def _finished(plan: Plan, workspace: Workspace) -> Manifest:
     manifest = Manifest.load(workspace.store)
     _refuse_difference(manifest.plan, plan, workspace, "holds a dataset made with another plan")
     _refuse_touched(plan, workspace)
+    _refuse_incomplete(manifest, workspace)
     return manifest
+
+
+def _refuse_incomplete(manifest: Manifest, workspace: Workspace) -> None:
+    """Names and sizes only: what is in the files, `verify` compares."""
+    for file in manifest.files:
+        size = workspace.store.size(file.path)
+        if size != file.size:
+            wrong = "is missing" if size is None else f"has {size:,} bytes instead of {file.size:,}"
+            raise VerificationError(
+                f"{workspace.output / file.path}: {wrong}, so the dataset is not complete any more",
+                hint="`tokenmill verify` lists all that is wrong; start again with --overwrite",
+            )
 
 
 def _refuse_touched(plan: Plan, workspace: Workspace) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from tokenmill.amounts import parse_count, show_duration
+from tokenmill.amounts import counted, parse_count, show_duration
 from tokenmill.errors import warning
 from tokenmill.formats import get_format
 from tokenmill.output.manifest import Manifest
@@ -35,7 +35,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         settings = self.manifest.settings
         formats = ", ".join(layout.format for layout in settings.layouts)
         splits = "; ".join(
-            f"{split.name}: {split.documents:,} documents, {split.tokens:,} tokens"
+            f"{split.name}: {counted(split.documents, 'document')}, "
+            f"{counted(split.tokens, 'token')}"
             for split in self.manifest.splits
             if split.format == settings.first.format
         )
@@ -105,7 +106,7 @@ def _one_source(manifest: Manifest, settings: PlanSettings) -> list[str]:
     return [
         warning(
             f"all documents of the val split come from {source['name']}, one of {len(filled)} "
-            "sources; --val 0.0005 takes some of each"
+            "sources; a fraction (such as --val 0.01) takes some of each"
         )
     ]
 

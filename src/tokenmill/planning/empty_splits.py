@@ -10,15 +10,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from tokenmill.errors import RefusedError, TokenmillError
+import numpy as np
+
+from tokenmill.errors import RefusedError, TokenmillError, warning
 from tokenmill.inputs.kinds import kind_named
 from tokenmill.inputs.source import Source
 from tokenmill.planning.plan import Plan
 from tokenmill.settings import PlanSettings
+from tokenmill.tokens.splits import held_out
 
 # For one byte of text: normalizing makes up to 11 of it (U+FDFA), and a separator of one byte is a
 # document with its special ids. JSON takes more bytes for a document than that.
 MOST_TOKENS = 16
+FEW_DOCUMENTS = 3  # of the validation split: as few as none
+ENOUGH_DOCUMENTS = 100  # for a fraction to hold out some of them
+HASHED_ROWS = 1_000_000  # hashing the places of so many rows takes 30 ms
 
 
 class SplitSize(Protocol):
@@ -33,13 +39,35 @@ class SplitSize(Protocol):
 def refuse_surely_empty(plan: Plan) -> None:
     """Before anything is encoded."""
     settings = plan.settings
-    split = "" if settings.limited else surely_empty(plan)
-    if split:
-        documents = most_documents(plan)
+    split = surely_empty(plan)
+    if split and not settings.limited:
         raise RefusedError(
             f"the {split} split would be empty: --val {settings.val} leaves it nothing",
-            hint=_advice(settings, documents if documents is not None else 2, again=False),
+            hint=_advice(settings, _known(most_documents(plan)), again=False),
         )
+
+
+def warning_of_empty(plan: Plan, documents: int) -> str:
+    """For `plan`: a fraction that leaves the validation split nothing, or hardly a document.
+    `documents`: as estimated, -1 where nobody knows."""
+    settings = plan.settings
+    if settings.val.kind != "fraction" or documents < 0:
+        return ""
+    few = documents * float(settings.val.fraction)
+    sure = surely_empty(plan)
+    if not sure and few >= FEW_DOCUMENTS:
+        return ""
+    split, how = sure or "val", "will be" if sure else "may be"
+    then = "write no file for it" if settings.limited else "refuse that"
+    return warning(
+        f"the {split} split {how} empty: --val {settings.val} takes about {few:.2g} of "
+        f"{documents:,} documents, and `prepare` will {then}; "
+        + _advice(settings, documents, again=False).partition(";")[0]
+    )
+
+
+def _known(documents: int | None) -> int:
+    return 2 if documents is None else documents
 
 
 def refuse_empty(settings: PlanSettings, splits: Sequence[SplitSize], documents: int) -> None:
@@ -56,7 +84,9 @@ def refuse_empty(settings: PlanSettings, splits: Sequence[SplitSize], documents:
 def _advice(settings: PlanSettings, documents: int, *, again: bool) -> str:
     exact = all(layout.cut == "exact" for layout in settings.layouts)
     rule = "tail:0.1"
-    if not exact:  # no document is cut in two
+    if settings.val.kind == "fraction" and documents >= ENOUGH_DOCUMENTS:
+        rule = "0.01" if documents >= 10 * ENOUGH_DOCUMENTS else "0.1"
+    elif not exact:  # no document is cut in two
         rule = f"docs:{max(1, documents // 10)}" if documents > 1 else "none"
     if settings.val.kind == "split" or documents == 0:
         return "look at the inputs; the same command with --allow-empty-split takes it as it is"
@@ -72,6 +102,8 @@ def surely_empty(plan: Plan) -> str:
     by_document = layout.cut == "document"
     if val.kind == "fraction" and few:
         return "train or the val"
+    if val.kind == "fraction" and documents is not None and documents <= HASHED_ROWS:
+        return _empty_by_hash(plan)
     if val.kind == "tail" and few and by_document:
         return "val"
     if val.kind == "docs" and documents is not None and documents <= val.amount:
@@ -82,6 +114,18 @@ def surely_empty(plan: Plan) -> str:
         if tokens is not None and tokens <= (val.amount or layout.shard_tokens):
             return "train"
     return ""
+
+
+def _empty_by_hash(plan: Plan) -> str:
+    """The split that the hash of every row's place leaves empty, where rows are numbered."""
+    settings, held, rows = plan.settings, 0, 0
+    for source in plan.sources:
+        if source.rows < 0:  # places are bytes
+            return ""
+        places = np.arange(source.rows)
+        held += int(held_out(settings.val, settings.seed, source, places).sum())
+        rows += source.rows
+    return "val" if not held else "train" if held == rows else ""
 
 
 def most_documents(plan: Plan) -> int | None:

@@ -22,6 +22,7 @@ from tokenmill.inputs.kinds import kind_named
 from tokenmill.inputs.readers.parquet_metadata import open_parquet, text_chunks
 from tokenmill.inputs.segments import UNIT_BYTES
 from tokenmill.inputs.source import Source
+from tokenmill.planning.empty_splits import warning_of_empty
 from tokenmill.planning.make import Proposal
 from tokenmill.planning.needs import typical_of
 from tokenmill.planning.options import WHOLE_TEXT_VAL
@@ -99,6 +100,8 @@ def make_estimate(
     counted = counted_tokens(here) if len(here.sources) == len(plan.sources) else None
     totals, warnings = _totals(plan, sample, counted)
     warnings += same_content([source.identity() for source in plan.sources])
+    if empty := warning_of_empty(plan, totals.documents):
+        warnings.append(empty)
     files: list[SplitFiles] = []
     for layout in plan.settings.layouts:
         held = sum(source.size for source in plan.sources if source.split == "val")

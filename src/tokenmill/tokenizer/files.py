@@ -25,6 +25,8 @@ def find_encoding(tokenizer: str, pattern: str = "") -> Encoding:
         return get_encoding(tokenizer)
     path = Path(tokenizer)
     if not os.path.exists(path):
+        if tokenizer.startswith((".", "/", "~")) or path.suffix in (".json", ".model", ".tiktoken"):
+            raise UsageError(f"--tokenizer {tokenizer}: no such file or folder")
         return get_encoding(tokenizer)  # which says what there is
     if path.is_dir():
         path = _model_file(path)
@@ -96,7 +98,8 @@ def settled_id(encoding: Encoding, candidates: tuple[str, ...], option: str) -> 
     what = f"does not define {kind} token"
     if candidates:
         what = f"has several candidates for {kind} token ({', '.join(candidates)})"
-    raise UsageError(f"{encoding.name} {what}; pass {option}", hint=_choice(encoding))
+    usual = f"usual for documents: {option} {candidates[-1]!r}; " if candidates else ""
+    raise UsageError(f"{encoding.name} {what}; pass {option}", hint=usual + _choice(encoding))
 
 
 def _choice(encoding: Encoding) -> str:

@@ -310,7 +310,8 @@ def check_fields(path: str, rows: Iterable[Any], names: Iterable[str]) -> None:
         if there and not any(has_field(row, name) for row in objects):
             raise InputError(
                 f"{path}: no field {name!r} in its first rows",
-                hint=f"fields are: {listed(there)}; choose one with --text-column",
+                hint=f"{did_you_mean(name, there)}fields are: {listed(there)}; choose one with "
+                "--text-column",
             )
 
 

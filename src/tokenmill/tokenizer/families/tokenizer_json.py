@@ -358,7 +358,9 @@ def _configured(path: Path, key: str) -> str:
 def _candidates(
     special: dict[str, int], names: tuple[str, ...], configured: str
 ) -> tuple[str, ...]:
+    """`configured`: by the tokenizer_config.json beside the file. It settles which of the usual
+    names is meant. Another name may end a turn of a chat and not a document, so it settles none."""
     found = [name for name in names if name in special]
-    if configured in special and configured not in found:
-        found.insert(0, configured)
-    return tuple(found)
+    if configured in found:
+        return (configured,)
+    return tuple([configured] * (configured in special) + found)
