@@ -16,7 +16,7 @@ PAGE = runpy.run_path(str(ROOT / "scripts" / "option_page.py"))["page"]
 # Options of other tools that the docs mention.
 OTHERS = {
     "--shm-size", "--ulimit", "--split", "--num-proc", "--train-data-path", "--valid-data-path",
-    "--data-path",
+    "--data-path", "--dataset", "--tokenizer-type", "--tokenizer-model",
 }  # fmt: skip
 
 

@@ -73,7 +73,7 @@ def test_megatrons_dtype_is_int32() -> None:
     words = ("a.jsonl", "-o", "out", "--format", "megatron", "--tokenizer", "o200k_base")
     assert "(o200k_base, int32, eot append" in run("plan", *words)
     told = run("prepare", *words)
-    assert "dtype: int32, since o200k_base does not fit uint16" in told
+    assert "dtype: int32, since 200,019 ids do not fit uint16" in told
     assert "format     megatron, int32" in run("inspect", "out")
     assert (
         json.loads(Path("out/manifest.json").read_text())["plan"]["settings"]["dtype"] == "uint32"

@@ -419,3 +419,19 @@ def test_a_tokenizer_json_with_a_byte_order_mark(tmp_path: Path) -> None:
     assert split_ids(opened(path), ["hello"]) == [
         library_ids(write_json(tmp_path / "u.json"), "hello")
     ]
+
+
+def test_the_config_beside_a_file_settles_which_usual_name_is_meant() -> None:
+    from tokenmill.tokenizer.families.tokenizer_json import END_NAMES, _candidates
+
+    special = {"<|endoftext|>": 1, "<|end_of_text|>": 2, "<|eot_id|>": 3}
+    assert set(_candidates(special, END_NAMES, "")) == {"<|endoftext|>", "<|end_of_text|>"}
+    assert _candidates(special, END_NAMES, "<|end_of_text|>") == ("<|end_of_text|>",)
+    assert _candidates(special, END_NAMES, "<|eot_id|>")[0] == "<|eot_id|>"
+    assert len(_candidates(special, END_NAMES, "<|eot_id|>")) == 3
+
+
+@pytest.mark.parametrize("name", ["./lama", "lama/tokenizer.json", "/nowhere/x.model"])
+def test_a_path_that_is_not_there_is_called_that(name: str) -> None:
+    with pytest.raises(UsageError, match="no such file or folder"):
+        find_encoding(name)
