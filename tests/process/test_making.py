@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ def test_two_workers_make_the_files_that_one_process_makes(
     def noted(self: FileWorker, task: FileTask, on_piece: Any) -> Any:
         with notes.open("a") as file:
             file.write(f"{os.getpid()} {task.name}\n")
+        time.sleep(0.3)  # or the first worker may have made all before the second one is there
         return make(self, task, on_piece)
 
     monkeypatch.setattr(FileWorker, "make", noted)

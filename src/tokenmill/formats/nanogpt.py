@@ -24,7 +24,10 @@ def _load_lines(settings: PlanSettings, layout: Layout, folder: str, file: str) 
     elif settings.vocab_size > 50304:
         shown += ["", f"# in nanoGPT's train.py set vocab_size >= {settings.vocab_size}"]
     if settings.val.kind == "none":
-        shown += ["", "# nanoGPT's train.py also opens val.bin: there is none without a validation split"]
+        shown += [
+            "",
+            "# nanoGPT's train.py also opens val.bin: there is none without a validation split",
+        ]
     return shown
 
 

@@ -260,7 +260,10 @@ def _refuse_difference(old: dict[str, Any], plan: Plan, workspace: Workspace, wh
             lines = difference(old, new) or ["(the records differ)"]
             if workspace.has(workspace.manifest) and only_format_changed(old, new):
                 command = export_command(old, new, str(workspace.output))
-                hint = f"for another format of the same tokens, without encoding again: {command}"
+                hint = (
+                    f"for another format of the same tokens, without encoding again: {command}; "
+                    "or use another -o, or --overwrite to start over"
+                )
         except (KeyError, TypeError, AttributeError):
             lines = ["(the record of the old plan is damaged)"]
         raise RefusedError(f"{workspace.output}: {what}:", lines=lines, hint=hint)
