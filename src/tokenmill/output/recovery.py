@@ -261,8 +261,8 @@ def _refuse_difference(old: dict[str, Any], plan: Plan, workspace: Workspace, wh
             if workspace.has(workspace.manifest) and only_format_changed(old, new):
                 command = export_command(old, new, str(workspace.output))
                 hint = (
-                    f"for another format of the same tokens, without encoding again: {command}; "
-                    "or use another -o, or --overwrite to start over"
+                    "use another -o, or --overwrite to start over; or, for another format of the "
+                    f"same tokens, without encoding again: {command}"
                 )
         except (KeyError, TypeError, AttributeError):
             lines = ["(the record of the old plan is damaged)"]
