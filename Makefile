@@ -60,11 +60,11 @@ test-long: $(VENV)/.installed-dev
 	HYPOTHESIS_PROFILE=all $(PYTEST) tests/long
 	HYPOTHESIS_PROFILE=all $(PYTEST) -m hypothesis tests/unit tests/process
 
-# `make test` once more, with the lines that it runs counted, those of its processes too. Whether a
-# test passes is not asked here: coverage itself imports what one forbids and breaks another's forks.
+# The unit tests once more, with the lines that they run counted. Whether a test passes is not asked
+# here: coverage itself imports what one forbids.
 coverage: $(VENV)/.installed-dev
 	rm -rf .coverage*
-	-$(BIN)/coverage run -m pytest -q -n $(JOBS) --dist worksteal tests/unit tests/process
+	-$(BIN)/coverage run -m pytest -q -n $(JOBS) --dist worksteal tests/unit
 	$(BIN)/coverage combine -q
 	rm -f .coverage.*
 	$(BIN)/coverage report --skip-covered --sort=cover
