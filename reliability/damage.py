@@ -11,7 +11,11 @@ from reliability.faults import fault_case
 from reliability.power import record
 from reliability.small_job import Job, died, in_child, using
 from tokenmill.errors import StorageError
+from tokenmill.output.journal import JOURNAL_MAGIC, framed_records
 from tokenmill.system.failpoints import FaultyDisk
+
+
+JOURNAL_FLIPS = 24
 
 
 def cases(job: Job, folder: Path) -> Iterator[tuple[str, Callable[[Path], object]]]:
@@ -21,6 +25,9 @@ def cases(job: Job, folder: Path) -> Iterator[tuple[str, Callable[[Path], object
     middle = journal[len(journal) * 2 // 3] + 1  # several units are durable by then
     for harm in (flip_a_durable_byte, cut_a_durable_piece, add_a_tail):
         yield harm.__name__, partial(_harmed, job, middle, harm)
+    for part in range(JOURNAL_FLIPS):
+        harm = partial(flip_in_the_journal, part=part)
+        yield f"journal flip {part}", partial(_harmed, job, middle, harm)
     for number in range(1, 12, 2):
         yield f"short@{number}", partial(fault_case, job, f"short@{number}")
 
@@ -50,6 +57,18 @@ def flip_a_durable_byte(output: Path) -> None:
     path, offset, length = _durable_piece(output)
     content = bytearray(path.read_bytes())
     content[offset + length // 2] ^= 1
+    path.write_bytes(content)
+
+
+def flip_in_the_journal(output: Path, part: int) -> None:
+    """The lowest bit of a byte of the last record but one: a count, an offset, a digest."""
+    path = output / ".tokenmill/journal"
+    content = bytearray(path.read_bytes())
+    header = content.index(b"\n", len(JOURNAL_MAGIC)) + 1
+    ends = [end for _, end in framed_records(bytes(content), header)]
+    assert len(ends) >= 3, "too little is durable yet"
+    first, last = ends[-3], ends[-2]
+    content[first + (last - first) * (2 * part + 1) // (2 * JOURNAL_FLIPS)] ^= 1
     path.write_bytes(content)
 
 

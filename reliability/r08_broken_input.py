@@ -28,6 +28,7 @@ from reliability.corpus import dataset_bytes
 from reliability.hostile_inputs import FORMS, Form, Values, texts
 from reliability.planted_rows import Planted, check_quarantine, plant
 from reliability.scorecard import Check
+from tokenmill import pipeline
 from tokenmill.engines import inline
 from tokenmill.engines.unit import UnitWorker, WorkerJob
 from tokenmill.errors import BadRowError, InputError, SourceError, TokenmillError, printable
@@ -144,7 +145,7 @@ def prepare_inline(inputs: Any, out: Path, **options: Any) -> Result:
     """Without workers, and with one encoder for all cases: opening it is most of their time."""
     inline.UnitWorker = _with_open_encoder  # type: ignore[attr-defined,assignment]
     usual = {"workers": 0, "val": "none", "allow_empty_split": True}
-    return tokenmill.prepare(inputs, out, quiet=True, **{**usual, **options})
+    return pipeline.prepare(inputs, out, **{**usual, **options})  # its hints name options
 
 
 def _with_open_encoder(job: WorkerJob) -> UnitWorker:

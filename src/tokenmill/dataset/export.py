@@ -42,7 +42,7 @@ from tokenmill.settings import Layout, PlanSettings, Val
 from tokenmill.system.disk import free_bytes
 from tokenmill.system.interrupts import interruptible
 from tokenmill.system.memory import NO_LIMIT, MemoryShare
-from tokenmill.system.store import FolderStore, Place, Store, read_whole
+from tokenmill.system.store import FolderStore, Place, Store, read_small
 from tokenmill.tokens.packing import frame_of
 from tokenmill.tokens.reframe import BLOCK_DOCUMENTS, ReframedStream
 
@@ -207,7 +207,7 @@ def _convert(
     editions = make_editions(plan, cuts, job, maker, make_files)
     files = [file for edition in editions for file in edition.files]
     files += _index(source, settings, streams, maker)
-    files += index_tables(files, read_whole(source.store, UNITS), maker.files)
+    files += index_tables(files, read_small(source.store, UNITS), maker.files)
     grows = _grows(manifest, settings, settings.first)
 
     def counted(counts: dict[str, Any]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from tokenmill.output.commit import QUARANTINE
 from tokenmill.output.editions import UNITS
 from tokenmill.output.manifest import Manifest
 from tokenmill.settings import PlanSettings, Reading
-from tokenmill.system.store import Store, lines, read_whole
+from tokenmill.system.store import Store, lines, read_small
 from tokenmill.texts import I64, from_bytes
 
 
@@ -144,7 +144,7 @@ def read_tasks(store: Store, manifest: Manifest) -> tuple[list[SegmentTask], lis
             f"here {ours})",
             hint="use the version of tokenmill that made it (run.json names it)",
         )
-    units = np.frombuffer(read_whole(store, UNITS), "<u8").reshape(-1, 5).astype(np.int64)
+    units = np.frombuffer(read_small(store, UNITS), "<u8").reshape(-1, 5).astype(np.int64)
     tasks: list[SegmentTask] = []
     problems: list[Problem] = []
     if (np.diff(units[:, 0]) < 0).any():
