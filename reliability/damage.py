@@ -14,7 +14,6 @@ from tokenmill.errors import StorageError
 from tokenmill.output.journal import JOURNAL_MAGIC, framed_records
 from tokenmill.system.failpoints import FaultyDisk
 
-
 JOURNAL_FLIPS = 24
 
 
