@@ -32,6 +32,26 @@ def test_a_panic_in_native_code_does_not_pass_for_the_end_of_the_work(
         tokenmill.prepare(marked, tmp_path / "o", workers=2, start_method="fork")
 
 
+def test_a_worker_does_without_huge_pages(
+    marked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def line() -> str:
+        status = Path("/proc/self/status")
+        lines = status.read_text().splitlines() if status.exists() else []
+        return next((line for line in lines if line.startswith("THP_enabled")), "").expandtabs(1)
+
+    if line() != "THP_enabled: 1":
+        pytest.skip("this system has no huge pages to do without")
+
+    def tell() -> None:
+        raise ValueError(line())
+
+    plant(monkeypatch, tell)
+    with pytest.raises(TokenmillError, match="in a worker: ValueError: THP_enabled: 0"):
+        tokenmill.prepare(marked, tmp_path / "o", workers=1, start_method="fork")
+    assert line() == "THP_enabled: 1", "only in workers"
+
+
 def test_a_failed_sync_is_an_error_and_nothing_behind_it_is_called_durable(
     marked: Path, clean: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,7 @@ from tokenmill.output.file_tasks import FileJob, FileWorker
 from tokenmill.output.workspace import Workspace
 from tokenmill.settings import EncoderChoice
 from tokenmill.system import failpoints
-from tokenmill.system.allocator import keep_freed_memory
+from tokenmill.system.allocator import keep_freed_memory, without_huge_pages
 from tokenmill.system.interrupts import forget_signals
 from tokenmill.tokenizer.bundled import Encoding
 from tokenmill.tokenizer.encoders.awkward_stand_in import use_stand_in
@@ -68,6 +68,7 @@ def run_worker(connection: Any, job: bytes, inherited: list[Any]) -> None:
     for other in inherited:  # under fork: or a dead coordinator's pipes would never close
         other.close()
     keep_freed_memory()
+    without_huge_pages()
     use_stand_in()
     forget_signals()
     _die_with_parent()

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from tokenmill.errors import InputError, did_you_mean
 from tokenmill.inputs.rows.row_rule import rule_of
@@ -19,12 +21,17 @@ from tokenmill.texts import is_large, is_view
 
 NAMES_SHOWN = 40  # names listed in a hint
 DEPTH = 8  # levels of nesting looked into for them
+JSON_LEVELS = 800  # of nesting in a row; the interpreter's own limit depends on its version
+NESTED = "JSON nested too deeply"
+COUNT_BYTES = 1 << 20
 PATH_FAULT_BYTES = 8 << 20  # a longer line is not decoded into objects to explain its fault
 MISSING = "missing required field"  # msgspec's words
 NO_FIELD = "no field"
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeError, RecursionError, RowFaultError)
 # Strings are skipped, so that only what JSON does not know is found: Python writes it.
 _NOT_A_NUMBER = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|-?\b(?:NaN|Infinity)\b', re.DOTALL)
+# The same for brackets; a quote alone begins a string without an end.
+_BRACKET = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[][{}"]', re.DOTALL)
 
 
 def path_of(name: str) -> tuple[str, ...]:
@@ -166,9 +173,13 @@ def text_decoder(name: str) -> Callable[[bytes | memoryview], bytes]:
     (the last one counts), take a second look."""
     decode = _quick_decoder(name)
 
-    def decode_again(line: bytes | memoryview) -> bytes:
+    def decode_row(line: bytes | memoryview) -> bytes:
         try:
-            return decode(line)
+            text = decode(line)
+            # Brackets in the text do not nest, and a line is never shorter than its text.
+            if len(line) - len(text) > JSON_LEVELS:
+                refuse_nested(line)
+            return text
         except msgspec.ValidationError:
             if len(line) > PATH_FAULT_BYTES:
                 raise
@@ -181,7 +192,15 @@ def text_decoder(name: str) -> Callable[[bytes | memoryview], bytes]:
             content = bytes(line)
             if b"NaN" not in content and b"Infinity" not in content:
                 raise
+            refuse_nested(content)
             return decode(_without_nan(content))
+
+    def decode_again(line: bytes | memoryview) -> bytes:
+        try:
+            return decode_row(line)
+        except RecursionError:
+            text: bytes = _with_a_fresh_stack(decode_row, line)
+            return text
 
     return decode_again
 
@@ -191,12 +210,50 @@ def _without_nan(line: bytes) -> bytes:
 
 
 def _whole_row(line: bytes) -> Any:
+    refuse_nested(line)
     try:
         return msgspec.json.decode(line)
+    except RecursionError:
+        return _with_a_fresh_stack(msgspec.json.decode, line)
     except msgspec.DecodeError:
         if b"NaN" not in line and b"Infinity" not in line:
             raise
         return msgspec.json.decode(_without_nan(line))
+
+
+def refuse_nested(line: bytes | memoryview) -> None:
+    if is_nested_too_deeply(line):
+        raise RowFaultError(NESTED)
+
+
+def is_nested_too_deeply(line: bytes | memoryview) -> bool:
+    """Whether a row has more than JSON_LEVELS levels; also of a row that is not valid JSON."""
+    if len(line) <= JSON_LEVELS:
+        return False
+    data = np.frombuffer(line, np.uint8)
+    pieces = (data[at : at + COUNT_BYTES] for at in range(0, len(data), COUNT_BYTES))
+    # [ and { differ in one bit
+    if sum(int(np.count_nonzero((piece & 0xDF) == ord("["))) for piece in pieces) <= JSON_LEVELS:
+        return False
+    depth = 0
+    for mark in _BRACKET.finditer(line):
+        sign = mark[0][:1]
+        if sign in (b"[", b"{"):
+            depth += 1
+            if depth > JSON_LEVELS:
+                return True
+        elif sign in (b"]", b"}"):
+            depth -= 1
+        elif mark.end() - mark.start() == 1:
+            break
+    return False
+
+
+def _with_a_fresh_stack(decode: Callable[[Any], Any], line: bytes | memoryview) -> Any:
+    """Decode a row for which the caller's own calls left too little of the interpreter's stack."""
+    refuse_nested(line)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(decode, line).result()  # a thread has a stack of its own
 
 
 def value_of(row: dict[str, Any], name: str) -> Any:
@@ -262,8 +319,8 @@ def row_fault(error: Exception, line: bytes, name: str) -> str:
     text = str(error)
     if isinstance(error, RowFaultError):
         return text
-    if isinstance(error, RecursionError):
-        return "JSON nested too deeply"
+    if isinstance(error, RecursionError) or is_nested_too_deeply(line):
+        return NESTED
     if isinstance(error, UnicodeError):
         return f"not valid UTF-8: {text}"
     if not isinstance(error, msgspec.ValidationError):
