@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         fineweb,
         inspect,
         inspect_document,
+        inspect_row,
         open_dataset,
         plan,
         prepare,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from tokenmill.dataset.deep.comparison import DeepReport
     from tokenmill.dataset.inspection import DocumentView, Summary
     from tokenmill.dataset.loader import Dataset
+    from tokenmill.dataset.provenance import RowView
     from tokenmill.dataset.verification import Report
     from tokenmill.display import PlanReport
     from tokenmill.doctor.pickling import PickleReport, explain_pickle
@@ -49,6 +51,7 @@ __all__ = [
     "PlanReport",
     "Report",
     "Result",
+    "RowView",
     "Summary",
     "Tokenizer",
     "TokenmillError",
@@ -60,6 +63,7 @@ __all__ = [
     "fineweb",
     "inspect",
     "inspect_document",
+    "inspect_row",
     "open_dataset",
     "plan",
     "prepare",
@@ -75,6 +79,7 @@ _HOMES = {
         "fineweb",
         "inspect",
         "inspect_document",
+        "inspect_row",
         "open_dataset",
         "plan",
         "prepare",
@@ -84,6 +89,7 @@ _HOMES = {
     "tokenmill.dataset.deep.comparison": {"DeepReport"},
     "tokenmill.dataset.inspection": {"DocumentView", "Summary"},
     "tokenmill.dataset.loader": {"Dataset"},
+    "tokenmill.dataset.provenance": {"RowView"},
     "tokenmill.dataset.verification": {"Report"},
     "tokenmill.display": {"PlanReport"},
     "tokenmill.doctor.pickling": {"PickleReport", "explain_pickle"},

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tokenmill.dataset.deep.comparison import DeepReport
     from tokenmill.dataset.inspection import DocumentView, Summary
     from tokenmill.dataset.loader import Dataset
+    from tokenmill.dataset.provenance import RowView
     from tokenmill.dataset.verification import Report
     from tokenmill.display import PlanReport
     from tokenmill.engines.observer import Observer
@@ -383,17 +384,10 @@ def verify_deep(
 
     >>> tokenmill.verify_deep("out", sample=10_000).ok
     """
+    options = {**locals()}
     from tokenmill.dataset.deep.verification import verify_deep as check
 
-    return check(
-        directory,
-        sample=sample,
-        source_root=source_root,
-        tokenizer=tokenizer,
-        seconds=seconds,
-        threads=threads,
-        on_progress=on_progress,
-    )
+    return check(**options)
 
 
 @in_python
@@ -423,6 +417,17 @@ def inspect_document(
     from tokenmill.dataset.inspection import inspect_document as look
 
     return look(directory, document=document, token=token, split=split, tokenizer=tokenizer)
+
+
+@in_python
+def inspect_row(directory: Place, *, source: Path, row: int) -> RowView:
+    """Where a row of a source went: split, document, tokens and files; or why it did not.
+
+    >>> tokenmill.inspect_row("out", source="part-3.parquet", row=17).documents[0].first_token
+    """
+    from tokenmill.dataset.provenance import inspect_row as look
+
+    return look(directory, source=source, row=row)
 
 
 @in_python

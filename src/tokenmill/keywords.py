@@ -97,6 +97,8 @@ SENTENCES = {
     "on_progress": "Called with the bytes of text compared so far, and of all.",
     "document": "Number of the document, counted from 0; a negative one counts from the end.",
     "token": "Number of a token in its split: shows the document that holds it.",
+    "source": "Input file: its name in the manifest, the end of that name, or its path.",
+    "row": "Number of a row of the source, counted from 0; a negative one counts from the end.",
 }
 
 # Where a keyword means something else in one function.

@@ -77,3 +77,19 @@ def test_any_text_is_shown_on_any_terminal(sharded: Path) -> None:
         )
         assert done.returncode == 0, done.stderr
         assert b"\\u2502" in done.stdout  # the bar between tokens, which latin-1 does not have
+
+
+def test_a_row_on_the_command_line(sharded: Path) -> None:
+    view = tokenmill.inspect_document(sharded, document=7)
+    asked = ("inspect", sharded, "--source", view.source, "--row", view.row)
+    shown = command(*asked)
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.startswith(
+        f"{view.source}, row {view.row} (counted from 0)\n  is      train"
+    )
+    assert f"  text    tokenmill inspect {sharded} --document 7\n" in shown.stdout
+    found = json.loads(command(*asked, "--json").stdout)
+    assert found["documents"][0]["first_token"] == view.first_token
+    alone = command("inspect", sharded, "--row", "1")
+    assert (alone.returncode, "give both of them" in alone.stderr) == (2, True)
+    assert command(*asked, "--document", "1").returncode == 2

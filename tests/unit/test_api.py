@@ -25,7 +25,7 @@ from tokenmill.planning.options import Options
 
 FUNCTIONS = (
     "prepare", "plan", "fineweb", "download", "export", "adopt", "verify", "verify_deep",
-    "inspect", "inspect_document", "open_dataset",
+    "inspect", "inspect_document", "inspect_row", "open_dataset",
 )  # fmt: skip
 PAGE = ROOT / "docs" / "python.md"
 # Options that say what is printed, or where options come from; Python has other ways for these.
@@ -52,7 +52,7 @@ def options(command: str) -> dict[str, click.Parameter]:
         (("export",), ("export",), {"observer"}),
         (("import",), ("adopt",), {"quiet"}),
         (("verify",), ("verify", "verify_deep"), {"threads", "seconds", "on_progress"}),
-        (("inspect",), ("inspect", "inspect_document"), set()),
+        (("inspect",), ("inspect", "inspect_document", "inspect_row"), set()),
     ],
 )
 def test_keywords_and_options_are_the_same(

@@ -142,6 +142,7 @@ def status(directory: str, as_json: bool) -> None:
     "tokenmill inspect out --document 17",
     "tokenmill inspect out --split val --document 0 --full",
     "tokenmill inspect out --token 1000000 --json",
+    "tokenmill inspect out --source part-3.parquet --row 17",
     short_help="Show what is in a dataset, and where it came from.",
 )
 @click.argument("directory", type=click.Path())
@@ -152,6 +153,17 @@ def status(directory: str, as_json: bool) -> None:
     "--token", type=WHOLE_NUMBER, metavar="N", help="Show the document that holds this token."
 )
 @click.option(
+    "--source",
+    metavar="FILE",
+    help="With --row: the input file, as the manifest names it, the end of that name, or its path.",
+)
+@click.option(
+    "--row",
+    type=WHOLE_NUMBER,
+    metavar="N",
+    help="Say where this row of --source went, counted from 0.",
+)
+@click.option(
     "--split", default="train", **choices("train", "val"), help="Split to show, train or val."
 )
 @click.option("--full", is_flag=True, help="Show long documents to their end.")
@@ -160,16 +172,21 @@ def status(directory: str, as_json: bool) -> None:
 )
 @JSON
 def inspect(directory: str, full: bool, as_json: bool, **place: Any) -> None:
-    """Show what is in a dataset: settings, splits, document lengths, sources; or one document."""
-    from tokenmill.cli.reports import document_lines, summary_lines
+    """Show what is in a dataset: settings, splits, document lengths, sources; or one document; or
+    where a row of a source went."""
+    from tokenmill.cli.reports import document_lines, row_lines, summary_lines
     from tokenmill.dataset.inspection import inspect as summarize
     from tokenmill.dataset.inspection import inspect_document
+    from tokenmill.dataset.provenance import inspect_row
 
+    source, row = place.pop("source"), place.pop("row")
+    if (source is None) != (row is None):
+        raise click.UsageError("--source FILE and --row N: give both of them")
     asked = sum(place[option] is not None for option in ("document", "token"))
-    if asked > 1:
-        raise click.UsageError("--document and --token: give one of them")
-    source = click.get_current_context().get_parameter_source("split")
-    if not asked and source is ParameterSource.COMMANDLINE:
+    if asked + (row is not None) > 1:
+        raise click.UsageError("--document, --token and --row: give one of them")
+    how = click.get_current_context().get_parameter_source("split")
+    if not asked and how is ParameterSource.COMMANDLINE:
         raise click.UsageError(
             f"--split {place['split']} is for --document N or --token N; without them both splits "
             "are shown"
@@ -178,6 +195,9 @@ def inspect(directory: str, full: bool, as_json: bool, **place: Any) -> None:
     if asked:
         found = view = inspect_document(directory, **place)
         lines = document_lines(view, full=full, color=sys.stdout.isatty())
+    elif row is not None:
+        found = there = inspect_row(directory, source=source, row=row)
+        lines = row_lines(there, directory)
     else:
         found = summary = summarize(directory)
         lines = summary_lines(summary)

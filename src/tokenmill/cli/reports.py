@@ -19,6 +19,7 @@ from tokenmill.cli.progress import PLAIN_SECONDS
 from tokenmill.cli.summary import empty_note, warning_lines
 from tokenmill.dataset.deep.comparison import DeepReport
 from tokenmill.dataset.inspection import Bin, DocumentView, Summary
+from tokenmill.dataset.provenance import RowView
 from tokenmill.dataset.status import Status
 from tokenmill.dataset.verification import Report
 from tokenmill.errors import printable
@@ -257,10 +258,7 @@ def document_lines(view: DocumentView, *, full: bool, color: bool) -> list[str]:
         f"  tokens  {view.first_token:,} to {view.first_token + view.tokens - 1:,} of {view.split}"
         f" ({view.tokens:,})",
     ]
-    lines += [
-        f"  in      {place['path']}, from token {place['first_token']:,} ({place['tokens']:,})"
-        for place in view.places
-    ]
+    lines += _in_lines(view.places)
     if view.cut:
         lines.append(f"  note    {view.cut}")
     low, high = _window(len(view.ids), len(view.ids) if full else TOKENS_SHOWN, view.token)
@@ -275,6 +273,31 @@ def document_lines(view: DocumentView, *, full: bool, color: bool) -> list[str]:
     lines += ["", f"tokens{shown}", _apart(view, low, high, color)]
     lines += ["", f"ids{shown}", " ".join(map(str, view.ids[low:high]))]
     return lines
+
+
+def row_lines(view: RowView, directory: str) -> list[str]:
+    lines = [f"{view.source}, row {view.row:,} (counted from 0)"]
+    for one in view.documents:
+        here, split = f"{one.split} document {one.document:,} of {one.documents:,}", one.split
+        last = one.first_token + one.tokens - 1
+        held = f"{one.first_token:,} to {last:,} of {split}" if one.tokens else "none"
+        lines += [f"  is      {here}", f"  tokens  {held} ({one.tokens:,})", *_in_lines(one.places)]
+        if one.cut:
+            lines.append(f"  note    {one.cut}")
+        of = f" --split {split}" if split != "train" else ""
+        shown = f"tokenmill inspect {shlex.quote(directory)} --document {one.document}{of}"
+        lines.append(f"  text    {shown}")
+    if not view.documents:
+        lines.append(f"  {view.state}: {view.reason}")
+    return [printable(line) for line in lines]
+
+
+def _in_lines(places: list[dict[str, Any]]) -> list[str]:
+    """The files that hold a document."""
+    return [
+        f"  in      {place['path']}, from token {place['first_token']:,} ({place['tokens']:,})"
+        for place in places
+    ]
 
 
 def _window(length: int, shown: int, middle: int) -> tuple[int, int]:

@@ -229,8 +229,8 @@ def inspect_document(
         row=row,
         first_token=start,
         tokens=stop - start,
-        cut=_cut_note(documents.whole_span(document), (start, stop), split),
-        places=_places(dataset, split, start, stop),
+        cut=cut_note(documents.whole_span(document), (start, stop), split),
+        places=file_places(dataset, split, start, stop),
         ids=ids,
         pieces=[decoder.shown(i) for i in ids],
         specials=[at for at, i in enumerate(ids) if decoder.is_special(i)],
@@ -246,7 +246,7 @@ def _text_of(decoder: Decoder, ids: list[int]) -> str:
     return decoder.text(ids[text[0] : text[-1] + 1]) if text else ""
 
 
-def _cut_note(whole: tuple[int, int], here: tuple[int, int], split: str) -> str:
+def cut_note(whole: tuple[int, int], here: tuple[int, int], split: str) -> str:
     if whole == here:
         return ""
     where = "begins in val" if whole[0] < here[0] else "goes on in train"
@@ -256,7 +256,7 @@ def _cut_note(whole: tuple[int, int], here: tuple[int, int], split: str) -> str:
     )
 
 
-def _places(dataset: Dataset, split: str, start: int, stop: int) -> list[dict[str, Any]]:
+def file_places(dataset: Dataset, split: str, start: int, stop: int) -> list[dict[str, Any]]:
     """The files that hold tokens [start, stop) of a split."""
     entry = next(s for s in dataset.splits if s.name == split)
     places = []

@@ -101,6 +101,11 @@ class Stream:
         end = int(runs[at, 0]) if at < len(runs) else self.documents
         return min(end, first + row - its_row) if its_source == source else end
 
+    def documents_of(self, source: int, first: int, stop: int) -> tuple[I64, I64]:
+        """Numbers and rows of the documents made from rows [first, stop) of a source, by row."""
+        low, high = self.from_row(source, first), self.from_row(source, stop)
+        return np.arange(low, high, dtype=np.int64), origins_in(self.runs, low, high)[1]
+
     def number_in_split(self, document: int, token: int) -> tuple[str, int, int]:
         """Split, document in it and token in it, as `inspect` counts, of a token of the stream."""
         for split in reversed(self.splits):

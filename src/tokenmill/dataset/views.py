@@ -215,7 +215,7 @@ class Documents(_View):
         return self._dataset.index(f"{self._entry.stream}.ends")
 
     @functools.cached_property
-    def _first(self) -> int:
+    def first(self) -> int:
         """The number in its stream of the split's first document."""
         return self._ended_by(self._entry.first_token) if self._entry.first_token else 0
 
@@ -233,7 +233,7 @@ class Documents(_View):
 
     def _number(self, index: int) -> int:
         """A document's number in its stream."""
-        return _position(index, len(self), "document") + self._first
+        return _position(index, len(self), "document") + self.first
 
     def whole_span(self, index: int) -> tuple[int, int]:
         """First token and end of a document, counted in its split, also if outside of it.
@@ -260,7 +260,7 @@ class Documents(_View):
     def at(self, token: int) -> int:
         """The number of the document that holds a token of this split."""
         position = _position(token, len(self._tokens), "token")
-        document = self._ended_by(position + self._entry.first_token) - self._first
+        document = self._ended_by(position + self._entry.first_token) - self.first
         if not 0 <= document < len(self):
             raise self._lost(f"token {token} is in none of the documents")
         return document

@@ -153,7 +153,7 @@ def test_swapped_documents_are_found(dataset: Path) -> None:
     write_tokens(dataset, "train", start, np.concatenate((second, first)))
     stream = next(s.stream for s in train_splits(dataset) if s.name == "train")
     ends = np.memmap(dataset / f"index/{stream}.ends", "<u8", "r+")
-    at = documents._first + number
+    at = documents.first + number
     ends[at] = (int(ends[at - 1]) if at else 0) + len(second)
     ends.flush()
     reseal(dataset)

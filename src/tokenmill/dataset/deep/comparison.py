@@ -37,7 +37,6 @@ from tokenmill.tokenizer.encoders.exact import ExactEncoder
 from tokenmill.tokenizer.encoders.fast import U32
 from tokenmill.tokenizer.encoders.reference import ReferenceEncoderError
 from tokenmill.tokens.counts import Counts
-from tokenmill.tokens.shards import origins_in
 from tokenmill.tokens.splits import document_hash
 
 MAX_PROBLEMS = 20
@@ -104,14 +103,13 @@ class BatchComparison(NamedTuple):
         counts.dropped += batch.filtered
         counts.text_bytes += batch.texts.size
         for number, stream in enumerate(self.streams):
-            low = stream.from_row(source.number, batch.first_row)
-            high = stream.from_row(source.number, batch.first_row + batch.row_count)
-            _, stored = origins_in(stream.runs, low, high)
+            stop_row = batch.first_row + batch.row_count
+            documents, stored = stream.documents_of(source.number, batch.first_row, stop_row)
             expected = self._expected(source, batch, number, stored, counts)
-            yield from row_problems(source.name, stream, low, stored, batch.rows[expected])
+            yield from row_problems(source.name, stream, documents, stored, batch.rows[expected])
             there = expected[chosen[expected] & np.isin(batch.rows[expected], stored)]
-            documents = low + np.searchsorted(stored, batch.rows[there])
-            yield from self._token_problems(source.name, batch, stream, there, documents, counts)
+            mine = documents[np.searchsorted(stored, batch.rows[there])]
+            yield from self._token_problems(source.name, batch, stream, there, mine, counts)
 
     def _expected(
         self, source: Source, batch: Batch, stream: int, stored: I64, counts: Counts
@@ -210,15 +208,15 @@ def quarantine_problems(name: str, batch: Batch, listed: I64) -> Iterator[Proble
 
 
 def row_problems(
-    name: str, stream: Stream, low: int, stored: I64, expected: I64
+    name: str, stream: Stream, documents: I64, stored: I64, expected: I64
 ) -> Iterator[Problem]:
-    """Rows of documents `low` and following, as stored and as expected: the first of each kind."""
+    """Rows as they are stored in `documents`, and as expected: the first of each kind."""
     whose = "" if stream.name == "all" else f" of {stream.name}"
     for row in np.setdiff1d(expected, stored)[:1].tolist():
         message = f"{name}: row {row} should be a document{whose}, and is not there"
         yield Problem(message, "row", name, row)
     for row in np.setdiff1d(stored, expected)[:1].tolist():
-        document = low + int(np.searchsorted(stored, row))
+        document = int(documents[np.searchsorted(stored, row)])
         split, number, _ = stream.number_in_split(document, stream.span(document)[0])
         message = (
             f"{split} document {number}: comes from {name}, row {row}, says the index; "
