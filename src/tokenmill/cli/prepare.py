@@ -160,7 +160,7 @@ def plan(
     from tokenmill.cli.summary import plan_lines_before
     from tokenmill.output.recovery import refuse_output
     from tokenmill.output.workspace import Workspace
-    from tokenmill.pipeline import propose, with_needs
+    from tokenmill.pipeline import propose, with_needs, with_reuse
     from tokenmill.planning.estimate import make_estimate
     from tokenmill.planning.options import make_options
 
@@ -170,7 +170,7 @@ def plan(
     prepared = propose(list(inputs), output, make_options(options), keep_listings=False)
     if not prepared.run.overwrite:
         refuse_output(prepared.plan, Workspace(output))
-    prepared = with_needs(prepared)
+    prepared = with_reuse(with_needs(prepared))
     estimate = make_estimate(
         prepared,
         probe=not no_probe,
