@@ -78,6 +78,8 @@ SENTENCES = {
     "downloads": "Parallel downloads.",
     "scratch": "A folder on a local disk for tokens that wait to be written. '': in the output "
     "folder.",
+    "reuse": "A finished dataset: documents of sources that are unchanged since it was made are "
+    "taken from it instead of being encoded. The result is the same. '': none.",
     "overwrite": "Replace a dataset that tokenmill made in this folder.",
     "quiet": "Show nothing: no plan, progress, warnings or summary.",
     "observer": "Receives the progress (a `tokenmill.engines.observer.Observer`); then nothing is "

@@ -124,6 +124,8 @@ def _prepare(
     workspace = Workspace(output, prepared.run.scratch)
     supply = make_supply(prepared, workspace)
     is_new = not workspace.has(workspace.plan) and not workspace.has(workspace.manifest)
+    if prepared.run.overwrite or not workspace.has(workspace.manifest):
+        prepared = with_reuse(prepared)
     if is_new:
         prepared = _survey(prepared, supply, note=observer.note)  # refused before work
     with (
@@ -233,6 +235,16 @@ def with_needs(prepared: Proposal) -> Proposal:
     return msgspec.structs.replace(prepared, needs=supply.needs())
 
 
+def with_reuse(prepared: Proposal) -> Proposal:
+    """What `--reuse` spares; refused where it spares nothing."""
+    if not prepared.run.reuse:
+        return prepared
+    from tokenmill.dataset.reuse import find_reuse
+
+    reuse = find_reuse(prepared.run.reuse, prepared.plan, prepared.output)
+    return msgspec.structs.replace(prepared, reuse=reuse)
+
+
 def forecast(
     inputs: Any, output: str | os.PathLike[str], options: dict[str, Any], *, probe: bool = True
 ) -> tuple[Proposal, Estimate]:
@@ -246,7 +258,7 @@ def forecast(
     if not prepared.run.overwrite:
         refuse_output(prepared.plan, Workspace(output))
         done = _finished_work(output)
-    prepared = with_needs(prepared)
+    prepared = with_reuse(with_needs(prepared))
     minimum = None if least is None else parse_count(least, what="--min-shard-tokens")
     estimate = make_estimate(prepared, probe=probe, min_shard_tokens=minimum, done=done)
     return prepared, estimate
@@ -411,6 +423,13 @@ def _encode(run: EncodingRun) -> dict[str, Any]:
             error.reword(lambda text: text.replace("finished work is kept", NOTHING_FINISHED))
         raise
     books.sync_now()
+    stats = dict(run.dispatch.stats)
+    reused = {
+        "from": run.settings.reuse,
+        "documents": stats.pop("reused_documents", 0),
+        "tokens": stats.pop("reused_tokens", 0),
+        "encoded": stats.pop("encoded_documents", 0),
+    }
     return {
         "seconds_milling": round(time.monotonic() - began, 3),
         "seconds_starting": round(run.seconds_starting, 3),  # of these, until a worker was ready
@@ -422,6 +441,7 @@ def _encode(run: EncodingRun) -> dict[str, Any]:
             "name": decision.encoder,
             "rules": decision.rules,
             "why": decision.why,
-            **run.dispatch.stats,
+            **stats,
         },
+        **({"reused": reused} if run.settings.reuse else {}),
     }

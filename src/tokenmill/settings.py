@@ -212,6 +212,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     keep_downloads: bool = True
     downloads: int = DEFAULT_DOWNLOADS
     scratch: str = ""  # the folder for units that wait for their place; "": the work folder
+    reuse: str = ""  # a finished dataset whose documents need not be encoded again
     sync_seconds: float = 2.0
     sync_bytes: int = 256_000_000
     stuck_seconds: float = 60.0

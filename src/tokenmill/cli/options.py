@@ -330,6 +330,14 @@ RUN = [
         metavar="DIR",
         help="A folder on a local disk for tokens that wait to be written.",
     ),
+    click.option(
+        "--reuse",
+        type=click.Path(file_okay=False),
+        default="",
+        show_default="none",
+        metavar="OLD",
+        help="A finished dataset: documents of unchanged sources are taken from it, not encoded.",
+    ),
     click.option("--overwrite", is_flag=True, help="Replace a dataset that tokenmill made in DIR."),
     JSON,
 ]

@@ -51,6 +51,7 @@ def plan_lines_before(prepared: Proposal) -> list[str]:
     """The plan in a line; if inputs are remote, what is downloaded and how much space it needs."""
     revisions = [f"  {root} is commit {c}" for root, c in prepared.plan.revisions.items()]
     needs = prepared.needs.lines() if prepared.needs is not None else []
+    needs += [printable(line) for line in prepared.reuse.lines()] if prepared.reuse else []
     decision = prepared.decision
     slow = [] if decision.encoder == "gigatoken" else [f"encoder: {decision.line()}"]
     return [plan_line(prepared), *revisions, *(f"  {line}" for line in (*slow, *needs))]
@@ -186,6 +187,10 @@ def echo_summary(result: Result) -> None:
     encoder = result.run.get("encoder", {})
     if encoder.get("name", "gigatoken") != "gigatoken":
         click.echo(f"  encoder: {encoder['name']}, not gigatoken: {printable(encoder['why'])}")
+    if reused := result.run.get("reused"):
+        documents = counted(reused["documents"], "document")
+        told = f"{documents} of {printable(reused['from'])}, encoded {reused['encoded']:,}"
+        click.echo(f"  reused {told}")
     if encoder.get("checked_documents"):
         click.echo(f"  check: {check_line(result)}")
     for key, what in SPECIAL_CASES.items():

@@ -20,7 +20,7 @@ from tokenmill.system.store import read_range
 from tokenmill.texts import I64
 from tokenmill.tokens.placement import CutRule
 from tokenmill.tokens.reframe import ReframedStream
-from tokenmill.tokens.shards import cuts_of, origins_in
+from tokenmill.tokens.shards import cuts_of, document_from_row, origins_in
 from tokenmill.tokens.splits import stream_name, streams_of
 
 BLOCK = 1 << 20
@@ -91,15 +91,7 @@ class Stream:
 
     def from_row(self, source: int, row: int) -> int:
         """The first document that comes from this row of this source, or from a later one."""
-        runs = self.runs
-        at = bisect.bisect_right(
-            range(len(runs)), (source, row), key=lambda i: (int(runs[i, 1]), int(runs[i, 2]))
-        )
-        if at == 0:
-            return 0
-        first, its_source, its_row = runs[at - 1].tolist()
-        end = int(runs[at, 0]) if at < len(runs) else self.documents
-        return min(end, first + row - its_row) if its_source == source else end
+        return document_from_row(self.runs, self.documents, source, row)
 
     def documents_of(self, source: int, first: int, stop: int) -> tuple[I64, I64]:
         """Numbers and rows of the documents made from rows [first, stop) of a source, by row."""

@@ -98,7 +98,7 @@ def verify(directory: Place, *, threads: int | None = None) -> Report:
     tasks, found = _tasks(store, manifest)
     problems = _extra_files(store, manifest) + _links_outside(store, manifest) + found
     # No checksum tells of wrong ids.
-    told = _encoder_warning(manifest.settings, read_run(store) or {})
+    told = encoder_warning(manifest.settings, read_run(store) or {})
     with ThreadPoolExecutor(max_workers=threads or available_cores()) as pool:
         problems += filter(None, pool.map(lambda task: _check_pieces(store, task), tasks))
     return Report(
@@ -134,7 +134,7 @@ def _links_outside(store: Store, manifest: Manifest) -> list[str]:
     return found
 
 
-def _encoder_warning(settings: PlanSettings, run: dict[str, Any]) -> str:
+def encoder_warning(settings: PlanSettings, run: dict[str, Any]) -> str:
     """Whether an earlier version may have encoded a dataset wrongly; '': no.
 
     `run` is its run.json, which has named the encoder ever since the encoder is proven exact.

@@ -120,7 +120,9 @@ class EncodingRun(Run):
         assert opened.books is not None
         self.prepared, self.plan, self.settings = prepared, prepared.plan, prepared.run
         encoding, output = prepared.encoding, prepared.output
-        self.job = WorkerJob(self.plan.settings, self.settings, prepared.budget, encoding, output)
+        self.job = WorkerJob(
+            self.plan.settings, self.settings, prepared.budget, encoding, output, prepared.reuse
+        )
         self.books = opened.books
         self.supply, self.check_interrupt = supply, check_interrupt
         self.log = EventLog(observer, self.plan.input_bytes)

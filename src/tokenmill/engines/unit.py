@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NoReturn
 
 import msgspec
@@ -18,6 +18,7 @@ import numpy.typing as npt
 import xxhash
 
 from tokenmill.engines.messages import Activity, EncodeTask, TryRows, UnitSummary
+from tokenmill.engines.reuse.old_documents import OldDocuments
 from tokenmill.errors import BadRowError, TokenmillError, WorkerError
 from tokenmill.formats import get_format
 from tokenmill.inputs.batch import BadRow, Batch
@@ -28,6 +29,7 @@ from tokenmill.inputs.source import Source
 from tokenmill.output.files import OutputFiles
 from tokenmill.output.journal import AsideRecord, PieceRecord, UnitRecord
 from tokenmill.output.workspace import Workspace
+from tokenmill.planning.reuse import Reuse
 from tokenmill.settings import PlanSettings, RunSettings
 from tokenmill.system.disk import Buffer
 from tokenmill.system.memory import LONG_WORD_BYTES, WORDS_FACTOR, Budget, MemoryShare
@@ -37,6 +39,7 @@ from tokenmill.texts import longest_word
 from tokenmill.tokenizer.bundled import Encoding
 from tokenmill.tokenizer.encoders.exact import ExactEncoder
 from tokenmill.tokenizer.families import family_of
+from tokenmill.tokenizer.known import KnownIds
 from tokenmill.tokenizer.session import EncoderSession
 from tokenmill.tokens.counts import Counts, State
 from tokenmill.tokens.packing import PackedStream, Packer, rows_within
@@ -58,6 +61,7 @@ class WorkerJob(msgspec.Struct, frozen=True, tag=True):
     budget: Budget
     encoding: Encoding
     output: str
+    reuse: Reuse | None = None
 
 
 ReportActivity = Callable[[Activity], None]
@@ -127,6 +131,7 @@ class UnitWorker:
             limit=self.memory - HEADROOM_BYTES,
             growth=REOPEN_BYTES,
         )
+        self.old = None if job.reuse is None else OldDocuments(job.reuse, self.session)
         self.files = OutputFiles(Workspace(job.output))
         self.rules = CutRule.all_of(job.settings, job.settings.first)
         self.stream_names = [stream_name(s) for s in streams_of(job.settings.val)]
@@ -220,13 +225,18 @@ class UnitWorker:
                 self._check_rows = None
             alive()
 
-    def encode_batch(self, source: Source, batch: Batch, packer: Packer) -> int:
+    def encode_batch(
+        self, source: Source, batch: Batch, packer: Packer, known: Sequence[KnownIds] = ()
+    ) -> int:
         """Encode one batch into the packer; returns how many special strings it held."""
         place = 0
         if len(batch.positions):
             place = int(document_hash(CHECK_SEED, source.number, batch.positions[:1])[0])
         try:
-            ids, offsets = self.session.encode(batch.texts, place, check=self._check_rows)
+            if known:
+                ids, offsets = self.session.complete(batch.texts, known, place)
+            else:
+                ids, offsets = self.session.encode(batch.texts, place, check=self._check_rows)
         except TokenmillError as error:
             if len(batch.rows):
                 first = int(batch.positions[0])
@@ -451,9 +461,10 @@ class _UnitBuilder:
         self.counts.quarantined += batch.bad_rows
         self.counts.filtered += batch.filtered
         self.counts.text_bytes += batch.texts.size
+        known = worker.old.find(self.source, self.work.segment, batch) if worker.old else ()
         batch = batch._replace(rows=batch.rows - self.first_row)  # from here on, of the unit
         worker.take_room(self.source, batch)
-        self.counts.special_strings += worker.encode_batch(self.source, batch, self.packer)
+        self.counts.special_strings += worker.encode_batch(self.source, batch, self.packer, known)
 
     def finish(self, *, last: bool) -> EncodedUnit:
         packed = self.packer.finish()

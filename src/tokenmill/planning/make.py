@@ -17,6 +17,7 @@ from tokenmill.planning.hub_tokenizer import fetch_tokenizer, tokenizer_address
 from tokenmill.planning.needs import Needs
 from tokenmill.planning.options import Options, plan_settings, run_settings, whole_text_val
 from tokenmill.planning.plan import Plan
+from tokenmill.planning.reuse import Reuse
 from tokenmill.settings import RunSettings
 from tokenmill.system.cache import read_from_cache
 from tokenmill.system.limits import refuse_few_files
@@ -36,6 +37,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     budget: Budget
     output: str
     needs: Needs | None = None  # where inputs are elsewhere
+    reuse: Reuse | None = None  # what is taken from an old dataset
 
     @property
     def decision(self) -> EncoderDecision:

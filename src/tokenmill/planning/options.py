@@ -90,6 +90,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     keep_downloads: bool = True
     downloads: int = DEFAULT_DOWNLOADS
     scratch: str = ""
+    reuse: str = ""
 
     @property
     def input_rules(self) -> InputRules:
@@ -135,8 +136,9 @@ def make_options(options: dict[str, Any]) -> Options:
         choices = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())
         if choices and isinstance(options.get(field.name), str):
             one_of("--" + field.name.replace("_", "-"), options[field.name], choices)
-    if options.get("scratch"):
-        options = {**options, "scratch": os.fspath(options["scratch"])}
+    for name in ("scratch", "reuse"):
+        if options.get(name):
+            options = {**options, name: os.fspath(options[name])}
     options = {**options, "val_inputs": tuple(map(os.fspath, _several(options, "val_inputs")))}
     column, columns = parse_rules("--text-column", _several(options, "text_column"))
     kind, kinds = parse_rules("--as", _several(options, "as_kind"))
@@ -469,6 +471,7 @@ def run_settings(options: Options, budget: Budget, encoding: Encoding) -> RunSet
         keep_downloads=options.keep_downloads,
         downloads=options.downloads,
         scratch=os.path.abspath(options.scratch) if options.scratch else "",
+        reuse=os.path.abspath(options.reuse) if options.reuse else "",
         **timer_knobs(),
     )
 

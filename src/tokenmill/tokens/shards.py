@@ -229,6 +229,19 @@ def documents_between(stream: ReframedStream, first: int, end: int | None) -> in
     return through + cut_in_two - before
 
 
+def document_from_row(runs: Array, documents: int, source: int, row: int) -> int:
+    """The first document that comes from this row of this source, or from a later one; `runs` of
+    (first document, source, row) are in the order of the sources and their rows."""
+    at = bisect.bisect_right(
+        range(len(runs)), (source, row), key=lambda i: (int(runs[i, 1]), int(runs[i, 2]))
+    )
+    if at == 0:
+        return 0
+    first, its_source, its_row = runs[at - 1].tolist()
+    end = int(runs[at, 0]) if at < len(runs) else documents
+    return min(end, first + row - its_row) if its_source == source else end
+
+
 def origins_in(runs: Array, first: int, stop: int) -> tuple[I64, I64]:
     """Source and row of documents [first, stop), from runs of (first document, source, row)."""
     if first >= stop:

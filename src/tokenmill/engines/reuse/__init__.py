@@ -1,0 +1,1 @@
+"""Documents of a finished dataset, taken instead of being encoded (`--reuse`)."""

@@ -1,0 +1,124 @@
+"""A finished dataset of which every byte is compared with its manifest before it is used.
+
+The manifest's table of pieces has a digest for each few megabytes of every file. A piece is
+compared when something of it is read for the first time, and never again by the same process.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import xxhash
+
+from tokenmill.errors import VerificationError
+from tokenmill.output.editions import PIECES, UNITS
+from tokenmill.output.manifest import FileEntry, Manifest, checksum_of_digests
+from tokenmill.system.disk import Buffer
+from tokenmill.system.store import FolderStore, read_range
+from tokenmill.texts import I64, Flags
+
+
+class _Pieces(NamedTuple):
+    """The pieces of one file."""
+
+    ends: I64
+    digests: list[int]
+    compared: Flags
+
+
+def damaged(where: str, what: str) -> VerificationError:
+    return VerificationError(
+        f"{where}: {what}, so nothing of it is reused",
+        hint="run the same command again without --reuse: what is done already is kept; "
+        "`tokenmill verify` tells what is damaged",
+    )
+
+
+class CheckedStore(FolderStore):
+    """The files that a manifest names, to be read; what was changed since is an error."""
+
+    def __init__(self, path: str, manifest: Manifest) -> None:
+        super().__init__(path)
+        self._entries = {entry.path: entry for entry in manifest.files}
+        self._firsts: dict[str, int] = {}
+        first = 0
+        for entry in manifest.files:
+            if entry.path not in (PIECES, UNITS):
+                self._firsts[entry.path] = first
+                first += entry.pieces
+        self._pieces = functools.lru_cache(maxsize=None)(self._read_pieces)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError("opened anew in every process")
+
+    def table(self, name: str) -> bytes:
+        """A table of the index that is a single piece: its digest gives its checksum."""
+        entry = self._entry(name)
+        content = read_range(FolderStore(self.path), name, 0, entry.size)
+        digest = xxhash.xxh3_64_intdigest(content).to_bytes(8, "little")
+        if checksum_of_digests(digest) != entry.checksum:
+            raise damaged(self.where(name), "was changed (its checksum differs)")
+        return content
+
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        self._compare(name, offset, offset + length)
+        return super().read(name, offset, length)
+
+    def stream(self, name: str, offset: int, length: int) -> Iterator[Buffer]:
+        self._compare(name, offset, offset + length)
+        return super().stream(name, offset, length)
+
+    def view(self, name: str) -> memoryview:
+        self._compare(name, 0, self._entry(name).size)
+        return super().view(name)
+
+    def _entry(self, name: str) -> FileEntry:
+        if name not in self._entries:
+            raise damaged(self.where(name), "is not in its manifest")
+        return self._entries[name]
+
+    @functools.cached_property
+    def _table(self) -> np.ndarray[tuple[int, int], np.dtype[np.uint64]]:
+        return np.frombuffer(self.table(PIECES), "<u8").reshape(-1, 2)
+
+    def _read_pieces(self, name: str) -> _Pieces:
+        entry = self._entry(name)
+        first = self._firsts[name]
+        rows = self._table[first : first + entry.pieces]
+        ends = np.cumsum(rows[:, 0]).astype(np.int64)
+        digests = np.ascontiguousarray(rows[:, 1])
+        size = int(ends[-1]) if len(ends) else 0
+        if checksum_of_digests(digests.tobytes()) != entry.checksum or size != entry.size:
+            raise damaged(self.where(name), "its pieces are not those of the manifest")
+        return _Pieces(ends, digests.tolist(), np.zeros(len(ends), bool))
+
+    def _compare(self, name: str, start: int, stop: int) -> None:
+        """Compare the pieces of bytes [start, stop) that were not compared before."""
+        if stop <= start:
+            return
+        pieces = self._pieces(name)
+        first = int(np.searchsorted(pieces.ends, start, side="right"))
+        last = int(np.searchsorted(pieces.ends, stop, side="left"))
+        if last >= len(pieces.ends):
+            raise damaged(self.where(name), "is shorter than its index says")
+        for piece in range(first, last + 1):
+            if pieces.compared[piece]:
+                continue
+            begin = int(pieces.ends[piece - 1]) if piece else 0
+            end = int(pieces.ends[piece])
+            if self._digest(name, begin, end - begin) != pieces.digests[piece]:
+                raise damaged(self.where(name), f"was changed in bytes {begin} to {end - 1}")
+            pieces.compared[piece] = True
+
+    def _digest(self, name: str, offset: int, length: int) -> int:
+        digest = xxhash.xxh3_64()
+        try:
+            for content in super().stream(name, offset, length):
+                digest.update(content)
+        except OSError as error:
+            raise damaged(self.where(name), f"cannot be read: {error.strerror or error}") from None
+        value: int = digest.intdigest()
+        return value

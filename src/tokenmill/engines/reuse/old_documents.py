@@ -1,0 +1,158 @@
+"""The ids of documents that a finished dataset holds, found by source and row.
+
+A worker reads a source as always. Where the old dataset has a document of the same row of the same
+file, its ids are taken from there; what it does not have is encoded.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tokenmill.engines.reuse.checked_store import CheckedStore, damaged
+from tokenmill.formats import get_format
+from tokenmill.inputs.batch import Batch
+from tokenmill.inputs.kinds import kind_named
+from tokenmill.inputs.segments import Segment
+from tokenmill.inputs.source import Source
+from tokenmill.output.editions import UNITS
+from tokenmill.output.manifest import Manifest
+from tokenmill.output.stored import FileStream, StreamFiles, TokenFile
+from tokenmill.planning.reuse import Reuse
+from tokenmill.system.store import FolderStore
+from tokenmill.texts import I64
+from tokenmill.tokenizer.encoders.fast import U32
+from tokenmill.tokenizer.known import KnownIds
+from tokenmill.tokenizer.session import EncoderSession
+from tokenmill.tokens.packing import frame_of, frames
+from tokenmill.tokens.shards import document_from_row, origins_in
+from tokenmill.tokens.splits import stream_name, streams_of
+
+NEAR = 4  # documents are read in one go where no more than so many times as many lie between
+
+
+class OldDocuments:
+    """An old dataset as a worker sees it. Counts what it gave, and what it did not have."""
+
+    def __init__(self, reuse: Reuse, session: EncoderSession) -> None:
+        self.reuse = reuse
+        manifest = Manifest.load(FolderStore(reuse.directory))
+        if manifest.checksum != reuse.checksum:
+            raise damaged(reuse.directory, "was changed since this run began")
+        self._store = CheckedStore(reuse.directory, manifest)
+        self._streams = [_OldStream(self._store, about) for about in _streams_of(manifest)]
+        table = np.frombuffer(self._store.table(UNITS), "<u8").reshape(-1, 5)
+        self._units = table.T.astype(np.int64, order="C")
+        self.stats = {"reused_documents": 0, "reused_tokens": 0, "encoded_documents": 0}
+        session.more_stats = self.stats
+
+    def find(self, source: Source, segment: Segment, batch: Batch) -> list[KnownIds]:
+        """What each stream has of a batch. Rows of the batch count as its reader counts."""
+        if batch.fragment is not None:
+            # Which ids of the document are those of this piece, only encoding tells.
+            self.stats["encoded_documents"] += int(batch.fragment.last)
+            return []
+        known = self._known(source, segment, batch) if len(batch.rows) else []
+        reused = sum(len(part.documents) for part in known)
+        self.stats["reused_documents"] += reused
+        self.stats["reused_tokens"] += sum(len(part.ids) for part in known)
+        self.stats["encoded_documents"] += len(batch.rows) - reused
+        return known
+
+    def _known(self, source: Source, segment: Segment, batch: Batch) -> list[KnownIds]:
+        number = self.reuse.sources.get(source.number)
+        first = -1 if number is None else self._first_row(number, segment.number)
+        if number is None or first < 0:
+            return []
+        rows = batch.rows + (0 if kind_named(source.kind).numbers_rows else first)
+        found = (stream.find(number, rows) for stream in self._streams)
+        return [part for part in found if len(part.documents)]
+
+    def _first_row(self, source: int, segment: int) -> int:
+        """The row of its source that a segment begins with; -1 where it was not read then."""
+        sources, segments, _, first_rows, _ = self._units
+        low, high = np.searchsorted(sources, [source, source + 1]).tolist()
+        at = low + int(np.searchsorted(segments[low:high], segment))
+        return int(first_rows[at]) if at < high and segments[at] == segment else -1
+
+
+def _streams_of(manifest: Manifest) -> list[StreamFiles]:
+    """The streams of a dataset as its first format has them: its index speaks of that one."""
+    settings = manifest.settings
+    layout, fmt = settings.first, get_format(settings.first.format)
+    sizes = {entry.path: entry.size for entry in manifest.files}
+    streams = []
+    for name in map(stream_name, streams_of(settings.val)):
+        files = [
+            TokenFile(entry.path, entry.first_token, entry.tokens)
+            for entry in manifest.files
+            if entry.kind == "tokens" and (entry.format, entry.stream) == (layout.format, name)
+        ]
+        files.sort(key=lambda file: file.first_token)
+        ends, runs = f"index/{name}.ends", f"index/{name}.runs"
+        streams.append(
+            StreamFiles(
+                name,
+                settings,
+                layout,
+                sum(file.tokens for file in files),
+                sizes.get(ends, 0) // 8,
+                tuple(files),
+                ends,
+                runs,
+                tuple(str(source["name"]) for source in manifest.sources),
+                fmt.framed,
+            )
+        )
+    return streams
+
+
+class _OldStream(FileStream):
+    """A stream of an old dataset, in which documents are found by source and row."""
+
+    def find(self, source: int, rows: I64) -> KnownIds:
+        """The documents made from these rows, which are in order."""
+        numbers = np.zeros(0, np.int64)
+        if self.documents:
+            low, high = (
+                document_from_row(self._runs, self.documents, source, row)
+                for row in (int(rows[0]), int(rows[-1]) + 1)
+            )
+            stored = origins_in(self._runs, low, high)[1]
+            there = np.flatnonzero(np.isin(rows, stored, assume_unique=True))
+            numbers = low + np.searchsorted(stored, rows[there])
+        if not len(numbers):
+            return KnownIds(numbers, np.zeros(0, np.uint32), np.zeros(0, np.int64))
+        ids, lengths = [], []
+        for some in _near(numbers):
+            text, sizes = self._texts(some)
+            ids.append(text)
+            lengths.append(sizes)
+        return KnownIds(there, np.concatenate(ids), np.concatenate(lengths))
+
+    def _texts(self, numbers: I64) -> tuple[U32, I64]:
+        """Ids of documents without their frames, and how many each has."""
+        first, stop = int(numbers[0]), int(numbers[-1]) + 1
+        ends = self.ends_of(max(0, first - 1), stop)
+        if first == 0:
+            ends = np.concatenate((np.zeros(1, np.int64), ends))
+        before, after = frame_of(self.settings, self.layout)
+        each = len(before) + len(after)
+        if (np.diff(ends) < each).any() or int(ends[-1]) > self.tokens:
+            raise damaged(self.store.where(self.about.ends), "documents end before they begin")
+        tokens = self.read(int(ends[0]), int(ends[-1]))
+        ends -= ends[0]
+        wanted = np.zeros(stop - first, bool)
+        wanted[numbers - first] = True
+        is_text = np.repeat(wanted, np.diff(ends))
+        for at, token in frames(ends, before, after):
+            if (tokens[at] != token).any():
+                raise damaged(self.store.where(), f"stream {self.name} lacks a separator")
+            is_text[at] = False
+        return tokens[is_text].astype(np.uint32), np.diff(ends)[wanted] - each
+
+
+def _near(numbers: I64) -> list[I64]:
+    """Documents that are read together: all of them, unless many others lie between."""
+    if int(numbers[-1] - numbers[0]) < NEAR * len(numbers):
+        return [numbers]
+    return np.split(numbers, np.flatnonzero(np.diff(numbers) > NEAR) + 1)
