@@ -177,7 +177,8 @@ def status(directory: str, as_json: bool) -> None:
 def inspect(directory: str, full: bool, as_json: bool, **place: Any) -> None:
     """Show what is in a dataset: settings, splits, document lengths, sources; or one document; or
     where a row of a source went."""
-    from tokenmill.cli.reports import document_lines, row_lines, summary_lines
+    from tokenmill.cli.documents import document_lines, row_lines
+    from tokenmill.cli.reports import summary_lines
     from tokenmill.dataset.inspection import inspect as summarize
     from tokenmill.dataset.inspection import inspect_document
     from tokenmill.dataset.provenance import inspect_row

@@ -1,4 +1,4 @@
-"""What `plan`, `inspect` and `verify` print: lines for people; `--json` has the same facts.
+"""What `plan`, `inspect`, `status` and `verify` print, for people; `--json` has the same facts.
 
 Functions return lines and print nothing. Numbers that are estimates say so.
 """
@@ -18,8 +18,7 @@ from tokenmill.amounts import counted, show_bytes, show_duration, show_speed
 from tokenmill.cli.progress import PLAIN_SECONDS
 from tokenmill.cli.summary import empty_note, warning_lines
 from tokenmill.dataset.deep.comparison import DeepReport
-from tokenmill.dataset.inspection import Bin, DocumentView, Summary
-from tokenmill.dataset.provenance import RowView
+from tokenmill.dataset.inspection import Bin, Summary
 from tokenmill.dataset.status import Status
 from tokenmill.dataset.verification import Report
 from tokenmill.errors import printable
@@ -29,8 +28,6 @@ from tokenmill.planning.make import Proposal
 from tokenmill.settings import PlanSettings, Val
 
 SOURCES_SHOWN = 12
-TEXT_SHOWN = 1500
-TOKENS_SHOWN = 120
 BAR_WIDTH = 40
 OK, BAD = click.style("ok", fg="green", bold=True), click.style("bad", fg="red", bold=True)
 
@@ -262,91 +259,6 @@ def _bar(share: float) -> str:
     if share > 0:
         eighths = max(1, eighths)
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
-
-
-def document_lines(view: DocumentView, *, full: bool, color: bool) -> list[str]:
-    lines = [
-        f"{view.split} document {view.document:,} of {view.documents:,}",
-        f"  source  {printable(view.source)}, row {view.row:,} (counted from 0)",
-        f"  tokens  {view.first_token:,} to {view.first_token + view.tokens - 1:,} of {view.split}"
-        f" ({view.tokens:,})",
-    ]
-    lines += _in_lines(view.places)
-    if view.cut:
-        lines.append(f"  note    {view.cut}")
-    low, high = _window(len(view.ids), len(view.ids) if full else TOKENS_SHOWN, view.token)
-    if view.token >= 0:
-        at = view.token
-        lines.append(
-            f"  token   {view.first_token + at:,} is number {at:,} of the document: "
-            f"id {view.ids[at]}, '{view.pieces[at]}'"
-        )
-    lines += ["", *_text_lines(view, full)]
-    shown = f" {low:,} to {high - 1:,} of {len(view.ids):,}" if high - low < len(view.ids) else ""
-    lines += ["", f"tokens{shown}", _apart(view, low, high, color)]
-    lines += ["", f"ids{shown}", " ".join(map(str, view.ids[low:high]))]
-    return lines
-
-
-def row_lines(view: RowView, directory: str) -> list[str]:
-    lines = [f"{view.source}, row {view.row:,} (counted from 0)"]
-    for one in view.documents:
-        here, split = f"{one.split} document {one.document:,} of {one.documents:,}", one.split
-        last = one.first_token + one.tokens - 1
-        held = f"{one.first_token:,} to {last:,} of {split}" if one.tokens else "none"
-        lines += [f"  is      {here}", f"  tokens  {held} ({one.tokens:,})", *_in_lines(one.places)]
-        if one.cut:
-            lines.append(f"  note    {one.cut}")
-        of = f" --split {split}" if split != "train" else ""
-        shown = f"tokenmill inspect {shlex.quote(directory)} --document {one.document}{of}"
-        lines.append(f"  text    {shown}")
-    if not view.documents:
-        lines.append(f"  {view.state}: {view.reason}")
-    return [printable(line) for line in lines]
-
-
-def _in_lines(places: list[dict[str, Any]]) -> list[str]:
-    """The files that hold a document."""
-    return [
-        f"  in      {place['path']}, from token {place['first_token']:,} ({place['tokens']:,})"
-        for place in places
-    ]
-
-
-def _window(length: int, shown: int, middle: int) -> tuple[int, int]:
-    """The part of so many tokens or letters that is shown: around the middle, within the whole."""
-    low = max(0, min(middle - shown // 2, length - shown))
-    return low, min(low + shown, length)
-
-
-def _text_lines(view: DocumentView, full: bool) -> list[str]:
-    """The text; of a long one the beginning, or the part around the token asked for."""
-    length = len(view.text)
-    first, last = _window(length, length if full else TEXT_SHOWN, view.character)
-    before = f" (from character {first:,} on)" if first else ""
-    lines = [f"text{before}", printable(view.text[first:last], keep="\n\t")]
-    if last < length:
-        lines.append(f"... {length - last:,} more characters (--full shows all)")
-    return lines
-
-
-def _apart(view: DocumentView, low: int, high: int, color: bool) -> str:
-    """Tokens one after the other: in colors, or with bars between them."""
-    if not color:
-        marked = [
-            f"[[{piece}]]" if at == view.token else piece
-            for at, piece in enumerate(view.pieces[low:high], low)
-        ]
-        return "│".join(marked)  # not the |, which is a token itself
-    special, grounds = set(view.specials), ("blue", "green", "magenta", "cyan")
-    return "".join(
-        click.style(
-            piece,
-            fg="black" if at != view.token else "white",
-            bg="red" if at == view.token else "yellow" if at in special else grounds[at % 4],
-        )
-        for at, piece in enumerate(view.pieces[low:high], low)
-    )
 
 
 # --- status ----------------------------------------------------------------------------------

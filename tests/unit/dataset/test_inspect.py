@@ -166,7 +166,7 @@ def test_lengths_of_anything_in_blocks_of_any_size(
 
 
 def test_colors_on_a_terminal_only(sharded: Path) -> None:
-    from tokenmill.cli.reports import document_lines
+    from tokenmill.cli.documents import document_lines
 
     view = tokenmill.inspect_document(sharded, token=100)
     colored = "\n".join(document_lines(view, full=True, color=True))
