@@ -139,7 +139,7 @@ def commit(
     with contextlib.closing(FileMaker(workspace, evidence, check_interrupt)) as maker:
         grown = {name: _GrownFile(name, pieces) for name, pieces in _by_file(ledger).items()}
         about, written = zip(*_working_streams(plan, final, grown), strict=True)
-        source = workspace.grown_files(plan.fingerprint)
+        source = workspace.grown_files(maker.files, plan.fingerprint)
         maker.source = None if workspace.has_places else source
         streams = [FileStream(source, one) for one in about]
         index = _index_files(plan, grown, source, maker)

@@ -169,7 +169,7 @@ class WorkArea(abc.ABC):
         """What a commit that did not end may have made under its final name."""
 
     @abc.abstractmethod
-    def grown_files(self, fingerprint: str) -> Store:
+    def grown_files(self, files: JobFiles, fingerprint: str) -> Store:
         """To read what workers wrote, as files: streams of tokens, and tables of documents."""
 
     @abc.abstractmethod
@@ -267,8 +267,8 @@ class Workspace(WorkArea):
     def announced(self) -> list[str]:
         return []
 
-    def grown_files(self, fingerprint: str) -> OutputFiles:
-        return self.open_files()
+    def grown_files(self, files: JobFiles, fingerprint: str) -> Store:
+        return files
 
     def publish(self, names: dict[str, str], decision: bytes, manifest: bytes) -> None:
         self.store.write_whole(self.commit, decision)

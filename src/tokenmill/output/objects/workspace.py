@@ -27,6 +27,7 @@ from typing import Any
 import msgspec
 
 from tokenmill.errors import RefusedError, StorageError
+from tokenmill.output.files import JobFiles
 from tokenmill.output.journal import Record, UnitRecord, framed, journal_header, unit_record
 from tokenmill.output.objects.creating import create_once
 from tokenmill.output.objects.lease import DriverLease
@@ -125,7 +126,7 @@ class ObjectWorkspace(WorkArea):
         # What it names may be removed, and must be in the output.
         return [name for names in records for name in names if is_plain_path(name)], number
 
-    def grown_files(self, fingerprint: str) -> JoinedFiles:
+    def grown_files(self, files: JobFiles, fingerprint: str) -> JoinedFiles:
         records, _ = self.read_log(JOURNAL, fingerprint, unit_record)
         latest = {record.unit: record for record in records}
         return JoinedFiles(self.store, UNITS, latest.values())
