@@ -125,7 +125,6 @@ class UnitWorker:
     def __init__(
         self, job: WorkerJob, encoder: ExactEncoder | None = None, files: JobFiles | None = None
     ) -> None:
-        """`files`: where only this process can open them."""
         self.job, self.settings, self.memory = job, job.settings, job.budget.worker_bytes
         encoding = job.encoding
         self.session = EncoderSession(
