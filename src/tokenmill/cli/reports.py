@@ -64,6 +64,7 @@ def plan_dict(prepared: Proposal, estimate: Estimate) -> dict[str, Any]:
         "skipped": prepared.found.skipped,
         "estimate": estimate,
         "needs": prepared.needs,
+        "reuse": prepared.reuse,
         "warnings": estimate.warnings,
         "run": prepared.run,
         "encoder": prepared.decision,
