@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from tokenmill.display import PlanReport
     from tokenmill.doctor.pickling import PickleReport, explain_pickle
     from tokenmill.output.result import Result
-    from tokenmill.pipeline import Fetched
+    from tokenmill.pipeline import DownloadReport
     from tokenmill.tokenizer.tokenizer import Tokenizer
 
 __all__ = [
     "Dataset",
     "DeepReport",
     "DocumentView",
-    "Fetched",
+    "DownloadReport",
     "PickleReport",
     "PlanReport",
     "Report",
@@ -94,7 +94,7 @@ _HOMES = {
     "tokenmill.display": {"PlanReport"},
     "tokenmill.doctor.pickling": {"PickleReport", "explain_pickle"},
     "tokenmill.output.result": {"Result"},
-    "tokenmill.pipeline": {"Fetched"},
+    "tokenmill.pipeline": {"DownloadReport"},
     "tokenmill.tokenizer.tokenizer": {"Tokenizer"},
 }
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tokenmill.display import PlanReport
     from tokenmill.engines.observer import Observer
     from tokenmill.output.result import Result
-    from tokenmill.pipeline import Fetched
+    from tokenmill.pipeline import DownloadReport
     from tokenmill.planning.make import Proposal
     from tokenmill.settings import (
         Compression,
@@ -266,7 +266,7 @@ def download(
     quiet: bool = False,
     observer: Observer | None = None,
     on_plan: Callable[[Proposal], None] | None = None,
-) -> Fetched:
+) -> DownloadReport:
     """Download the inputs; `prepare` with the same arguments then finds them, also offline.
 
     >>> tokenmill.download("hf://datasets/HuggingFaceFW/fineweb-edu/sample/10BT")
@@ -473,16 +473,16 @@ def _plan(options: dict[str, Any]) -> PlanReport:
     return report
 
 
-def _download(options: dict[str, Any]) -> Fetched:
+def _download(options: dict[str, Any]) -> DownloadReport:
     from tokenmill import display, pipeline
 
     inputs, output, shown = _taken(options)
-    fetched = display.shown_run(
+    report = display.shown_run(
         lambda **run: pipeline.download(inputs, output, **options, **run), **shown
     )
     if not shown["quiet"] and shown["observer"] is None:
-        display.show_fetched(fetched)
-    return fetched
+        display.show_download(report)
+    return report
 
 
 def _taken(options: dict[str, Any]) -> tuple[Any, Path, dict[str, Any]]:

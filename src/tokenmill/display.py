@@ -16,14 +16,14 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from tokenmill.amounts import show_bytes, show_duration
+from tokenmill.amounts import counted, show_bytes, show_duration
 from tokenmill.cli import reports, summary
 from tokenmill.cli.progress import LiveProgress, PlainProgress, Rates
 from tokenmill.engines.observer import Observer, Snapshot
 from tokenmill.errors import printable, safe
 from tokenmill.keywords import in_keywords
 from tokenmill.output.result import Result
-from tokenmill.pipeline import Fetched
+from tokenmill.pipeline import DownloadReport
 from tokenmill.planning.estimate import Estimate
 from tokenmill.planning.make import Proposal
 
@@ -189,13 +189,14 @@ def show_converted(result: Result) -> None:
     show([_printed(lambda: summary.echo_files(result)).rstrip("\n"), *splits, *warned])
 
 
-def show_fetched(fetched: Fetched) -> None:
-    here = fetched.files - fetched.fetched_files
+def show_download(report: DownloadReport) -> None:
+    here = report.files - report.fetched_files
     already = f" ({here} were here already)" if here else ""
     show(
         [
-            f"downloaded {fetched.fetched_files} files, {show_bytes(fetched.fetched_bytes)}, in "
-            f"{show_duration(fetched.seconds)}{already}: prepare() with the same arguments goes "
+            f"downloaded {counted(report.fetched_files, 'file')}, "
+            f"{show_bytes(report.fetched_bytes)}, in "
+            f"{show_duration(report.seconds)}{already}: prepare() with the same arguments goes "
             "on, also offline"
         ]
     )

@@ -106,8 +106,10 @@ class _Report(BaseException):
         self.message = "\n  ".join(map(safe, (message, *lines)))
         self.hint = safe(hint)
         super().__init__(self.message)
-        if self.hint:  # a caller in Python sees a traceback, where `hint` alone does not show
-            self.add_note(f"hint: {self.hint}")
+
+    def __str__(self) -> str:
+        """With the hint: a caller in Python prints, logs or sees a traceback of this alone."""
+        return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
 
     def located(self, where: str, *, instead_of: str = "") -> Self:
         """This error with the place where it happened before its message.
@@ -116,13 +118,12 @@ class _Report(BaseException):
         """
         told = self.message.removeprefix(f"{safe(instead_of)}: ") if instead_of else self.message
         self.message = f"{safe(where)}: {told}"
-        self.args = (self.message,)  # what str() and a traceback show
+        self.args = (self.message,)
         return self
 
     def advised(self, hint: str) -> Self:
         """This error with another hint."""
         self.hint = safe(hint)
-        self.__notes__ = [f"hint: {self.hint}"]
         return self
 
     def reword(self, change: Callable[[str], str]) -> None:
@@ -159,13 +160,9 @@ class SpecialTokenError(UsageError, ValueError):
 class UnknownTokenError(UsageError, KeyError):
     """tiktoken raises KeyError here."""
 
-    __str__ = Exception.__str__  # a KeyError would quote it
-
 
 class UnknownSplitError(UsageError, KeyError):
     """A dataset is a Mapping, whose `get` and `in` expect a KeyError."""
-
-    __str__ = Exception.__str__
 
 
 class UnknownKeywordError(UsageError, TypeError):

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 DOWNLOAD_TICK_SECONDS = 0.1
 
 
-class Fetched(msgspec.Struct, frozen=True, kw_only=True):
+class DownloadReport(msgspec.Struct, frozen=True, kw_only=True):
     """What `download` did: every input is here now."""
 
     files: int
@@ -163,7 +163,7 @@ def download(
     observer: Observer | None = None,
     on_plan: Callable[[Proposal], None] | None = None,
     **options: Any,
-) -> Fetched:
+) -> DownloadReport:
     """Download the inputs, so that `prepare` with the same arguments finds them on this machine,
     also offline. Writes only to the caches.
 
@@ -189,7 +189,7 @@ def download(
                     supply.report(log)
                     time.sleep(DOWNLOAD_TICK_SECONDS)
             supply.report(log)
-    return Fetched(
+    return DownloadReport(
         files=len(sources),
         bytes=prepared.plan.input_bytes,
         fetched_files=len(supply.missing),

@@ -156,6 +156,6 @@ def test_notes_and_errors_speak_of_keywords(
     with pytest.raises(TokenmillError) as error:
         tokenmill.prepare(source, tmp_path / "o", val="none", workers=0, seed=3)
     assert "overwrite=True" in error.value.hint
-    assert error.value.__notes__ == [f"hint: {error.value.hint}"]
+    assert str(error.value) == f"{error.value.message}\nhint: {error.value.hint}"
     display.PlainLines().note("fewer workers: --memory 500MB holds no more")
     assert "note: fewer workers: memory='500MB' holds no more" in capsys.readouterr().err

@@ -9,7 +9,17 @@ import pytest
 from support.inputs import write_parquet
 
 import tokenmill
-from tokenmill.errors import EncoderError, InputError, StorageError, from_wire
+from tokenmill.errors import (
+    EncoderError,
+    InputError,
+    Interrupted,
+    SpecialTokenError,
+    StorageError,
+    UnknownSplitError,
+    UnknownTokenError,
+    UsageError,
+    from_wire,
+)
 from tokenmill.inputs import find
 from tokenmill.inputs.source import Source
 from tokenmill.settings import Reading
@@ -23,7 +33,8 @@ def shown(error: BaseException) -> str:
 def test_a_place_is_in_the_message_the_text_and_the_traceback() -> None:
     error = EncoderError("ids differ", hint="use --encoder reference")
     error.located("in the 3 rows at position 7").located("a.parquet")
-    assert error.message == str(error) == "a.parquet: in the 3 rows at position 7: ids differ"
+    assert error.message == "a.parquet: in the 3 rows at position 7: ids differ"
+    assert str(error) == f"{error.message}\nhint: use --encoder reference"
     assert f"EncoderError: {error.message}" in shown(error)
     assert from_wire(error.to_wire()).message == error.message
 
@@ -71,3 +82,11 @@ def test_a_downloaded_file_that_is_wrong_is_known_by_its_address(tmp_path: Path)
     with pytest.raises(InputError, match=r"^s3://bucket/a\.parquet: ") as caught:
         find.at_hand(source, str(path), Reading("text"))
     assert str(tmp_path) not in str(caught.value)
+
+
+def test_the_hint_is_in_the_text_of_every_kind_of_error_and_once_in_a_traceback() -> None:
+    for kind in (UsageError, UnknownTokenError, UnknownSplitError, SpecialTokenError, Interrupted):
+        error = kind("the message", hint="what to do")
+        assert str(error) == "the message\nhint: what to do"
+        assert shown(error).count("what to do") == 1
+        assert str(kind("the message")) == "the message"

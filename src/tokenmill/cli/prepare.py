@@ -119,11 +119,11 @@ def run_prepare(
     with shown_progress(quiet, progress) as observer:
         options |= {"observer": observer, "on_plan": on_plan}
         if download_only:
-            fetched = pipeline.download(inputs, output, **options)
+            report = pipeline.download(inputs, output, **options)
         else:
             result = pipeline.prepare(inputs, output, **options)
     if download_only:
-        echo_json(fetched) if as_json else summary.echo_fetched(fetched)
+        echo_json(report) if as_json else summary.echo_download(report)
         return EXIT_OK
     echo_json(summary.result_dict(result)) if as_json else summary.echo_summary(result)
     return EXIT_QUARANTINED if result.manifest.counts["quarantined"] else EXIT_OK

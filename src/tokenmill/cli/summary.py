@@ -12,7 +12,7 @@ from tokenmill.amounts import counted, show_bytes, show_duration, show_speed
 from tokenmill.errors import printable
 from tokenmill.formats import get_format
 from tokenmill.output.result import Result
-from tokenmill.pipeline import Fetched
+from tokenmill.pipeline import DownloadReport
 from tokenmill.planning.make import Proposal
 from tokenmill.settings import PlanSettings, Val
 
@@ -56,12 +56,12 @@ def plan_lines_before(prepared: Proposal) -> list[str]:
     return [plan_line(prepared), *revisions, *(f"  {line}" for line in (*slow, *needs))]
 
 
-def echo_fetched(fetched: Fetched) -> None:
-    here = fetched.files - fetched.fetched_files
+def echo_download(report: DownloadReport) -> None:
+    here = report.files - report.fetched_files
     already = f" ({here} were here already)" if here else ""
     click.echo(
-        f"downloaded {counted(fetched.fetched_files, 'file')}, "
-        f"{show_bytes(fetched.fetched_bytes)}, in {show_duration(fetched.seconds)}"
+        f"downloaded {counted(report.fetched_files, 'file')}, "
+        f"{show_bytes(report.fetched_bytes)}, in {show_duration(report.seconds)}"
         f"{already}: the same command without --download-only goes on, also offline"
     )
 

@@ -33,7 +33,7 @@ from tokenmill.output.editions import (
 from tokenmill.output.file_maker import FileMaker
 from tokenmill.output.file_tasks import FileJob, MakeFiles
 from tokenmill.output.manifest import Manifest
-from tokenmill.output.result import Result, short_shards
+from tokenmill.output.result import Result, warnings_of_splits
 from tokenmill.output.stored import StreamFiles, TokenFile
 from tokenmill.output.workspace import Workspace
 from tokenmill.planning.options import Options, formats_of, layout_settings, make_options
@@ -82,8 +82,9 @@ def export(
                 raise VerificationError(what, lines=problems[:10])
         record = functools.partial(_run_record, source.store)
         result = make_dataset(plan, workspace, interrupts, overwrite, convert, record)
-    short = short_shards(result.manifest, plan.settings, options.get("min_shard_tokens"))
-    return msgspec.structs.replace(result, warnings=short)
+    asked = options.get("min_shard_tokens")
+    warnings = warnings_of_splits(result.manifest, plan.settings, asked)
+    return msgspec.structs.replace(result, warnings=warnings)
 
 
 def _plan(source: Dataset, options: Options, output: str | os.PathLike[str]) -> BoundPlan:

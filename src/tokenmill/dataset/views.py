@@ -10,9 +10,10 @@ import bisect
 import functools
 import operator
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from tokenmill.amounts import counted
 from tokenmill.errors import VerificationError
@@ -67,6 +68,24 @@ class Split(_View):
     def documents(self) -> Documents:
         return Documents(self._dataset, self.name)
 
+    def __getitem__(self, index: Any) -> NoReturn:
+        raise self._not_an_array(f"[{index!r}]")
+
+    def __len__(self) -> NoReturn:
+        raise self._not_an_array()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
+        raise self._not_an_array()
+
+    def __bool__(self) -> bool:
+        return True  # a split without a token is not in a dataset
+
+    def _not_an_array(self, place: str = "") -> TypeError:
+        return TypeError(
+            f"the split {self.name!r} has documents and tokens: use "
+            f"ds[{self.name!r}].documents{place} or ds[{self.name!r}].tokens{place}"
+        )
+
 
 def _places(index: Any, length: int, what: str) -> Array | None:
     """The numbers that a list, an array or a mask chooses, as numpy counts; None: one number."""
@@ -96,13 +115,14 @@ def _places(index: Any, length: int, what: str) -> Array | None:
     return np.where(chosen < 0, chosen + length, chosen)
 
 
-class Tokens(_View):
+class Tokens(_View, NDArrayOperatorsMixin):
     """All tokens of a split as one long array, memory-mapped file by file.
 
     `tokens[i:j]`, `tokens[[1, 5]]` and `tokens[mask]` are arrays of the caller's own, so that
     `torch.from_numpy` takes them; a part that is not asked for is not read. `np.asarray(tokens)`
     reads all of them. Of a dataset in one file, `np.asarray(tokens, copy=False)` is the memory
-    map itself, which cannot be written.
+    map itself, which cannot be written. Comparing and calculating (`tokens == 3`) gives an array,
+    as with numpy's own arrays, and reads all tokens.
     """
 
     # A map holds a descriptor, of which a process may have 1,024, and a dataset 10,000 files.
@@ -171,6 +191,13 @@ class Tokens(_View):
     def __iter__(self) -> Iterator[int]:
         for start in range(0, len(self), BLOCK):
             yield from self._pieces[start : start + BLOCK].tolist()
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        """What numpy does with arrays: `tokens == 3`, `tokens % 2`, `np.add(tokens, 1)`."""
+        if any(isinstance(one, Tokens) for one in options.get("out", ())):
+            raise TypeError(f"the tokens of {self.name!r} cannot be written")
+        arrays = [np.asarray(one) if isinstance(one, Tokens) else one for one in inputs]
+        return getattr(ufunc, method)(*arrays, **options)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         """All tokens, copied block by block: another dtype takes no more memory."""

@@ -185,6 +185,7 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     max_shard_tokens: Callable[[Layout], int | None] = lambda layout: None
     min_shard_tokens: int = 0  # a shorter file makes the trainer fail; 0: it does not
     min_train_shards: int = 1
+    needs_val: bool = False  # the trainer opens the validation split even if nobody asks for it
     max_document_tokens: int | None = None
     max_documents: int | None = None  # in one file
     max_bytes: int | None = None  # of a file with what frames its documents: split before

@@ -52,6 +52,7 @@ BUILD_NANOGPT = base.Format(
     header=lambda layout, tokens: npy_header(base.stored_dtype(layout), tokens),
     file_name=base.file_names("{name}_{split}_{number:06d}.npy", first_of_train=1),
     trainer_glob=base.globs("{name}_{split}_*.npy"),
+    needs_val=True,
     load_lines=base.lines(
         "# build-nanogpt's train_gpt2.py, class DataLoaderLite: data_root = {folder!r}",
         "import numpy as np",

@@ -52,5 +52,6 @@ LLMC = base.Format(
     max_shard_tokens=lambda layout: (2**31 - 1 - HEADER_WORDS * 4) // base.itemsize(layout),
     # dataloader.h wants num_processes * B * T + 1 tokens in every shard; 0.5M is its usual batch.
     min_shard_tokens=2**19 + 1,
+    needs_val=True,
     load_lines=_load_lines,
 )

@@ -23,11 +23,6 @@ def _load_lines(settings: PlanSettings, layout: Layout, folder: str, file: str) 
         ]
     elif settings.vocab_size > 50304:
         shown += ["", f"# in nanoGPT's train.py set vocab_size >= {settings.vocab_size}"]
-    if settings.val.kind == "none":
-        shown += [
-            "",
-            "# nanoGPT's train.py also opens val.bin: there is none without a validation split",
-        ]
     return shown
 
 
@@ -40,5 +35,6 @@ NANOGPT = base.Format(
     named=False,
     file_name=base.file_names("{split}.bin"),
     trainer_glob=base.globs("{split}.bin"),
+    needs_val=True,
     load_lines=_load_lines,
 )

@@ -14,6 +14,7 @@ from tokenmill.errors import warning
 from tokenmill.formats import get_format
 from tokenmill.output.manifest import Manifest
 from tokenmill.output.workspace import Workspace
+from tokenmill.planning.empty_splits import warning_of_short, warnings_of_missing_val
 from tokenmill.planning.make import Proposal
 from tokenmill.planning.plan import same_content
 from tokenmill.settings import PlanSettings
@@ -94,6 +95,22 @@ def short_shards(manifest: Manifest, settings: PlanSettings, asked: str | int | 
     return lines
 
 
+def warnings_of_splits(
+    manifest: Manifest, settings: PlanSettings, asked: str | int | None
+) -> list[str]:
+    """What a trainer will stumble over: short shards, short splits, no validation split."""
+    lines = short_shards(manifest, settings, asked)
+    mine = [split for split in manifest.splits if split.format == settings.first.format]
+    minimum = get_format(settings.first.format).min_shard_tokens if asked is None else 0
+    for split in mine:
+        if not split.tokens < minimum <= settings.first.shard_tokens:  # else it is warned of above
+            short = warning_of_short(settings, split.name, split.tokens)
+            lines += [short] if short else []
+    if not any(split.name == "val" for split in mine):
+        lines += warnings_of_missing_val(settings)
+    return lines
+
+
 def _one_source(manifest: Manifest, settings: PlanSettings) -> list[str]:
     """A warning where the validation split comes from one source of many."""
     filled = [source for source in manifest.sources if source["documents"]]
@@ -146,7 +163,7 @@ def warnings_of(
     ]
     lines += same_content(manifest.sources)
     lines += _one_source(manifest, settings)
-    lines += short_shards(manifest, settings, asked)
+    lines += warnings_of_splits(manifest, settings, asked)
     lines += _special_strings(manifest, run or {})
     ranges = [one for one in manifest.set_aside if "rows" in one]
     if ranges:

@@ -1,5 +1,5 @@
 """A split without a token is refused: before encoding where the plan can tell, else before the
-commit.
+commit. A split that is too short for a trainer, or that is not there at all, is a warning.
 
 A trainer that finds no val file fails after the GPUs were booked; a glob of train shards that
 matches nothing is worse.
@@ -12,7 +12,9 @@ from typing import Protocol
 
 import numpy as np
 
+from tokenmill.amounts import counted
 from tokenmill.errors import RefusedError, TokenmillError, warning
+from tokenmill.formats import get_format
 from tokenmill.inputs.kinds import kind_named
 from tokenmill.inputs.source import Source
 from tokenmill.planning.plan import Plan
@@ -24,6 +26,7 @@ from tokenmill.tokens.splits import held_out
 MOST_TOKENS = 16
 FEW_DOCUMENTS = 3  # of the validation split: as few as none
 ENOUGH_DOCUMENTS = 100  # for a fraction to hold out some of them
+USUAL_BLOCK = 1024  # tokens that a model sees at once, by default in nanoGPT and llm.c
 HASHED_ROWS = 1_000_000  # hashing the places of so many rows takes 30 ms
 
 
@@ -64,6 +67,35 @@ def warning_of_empty(plan: Plan, documents: int) -> str:
         f"{documents:,} documents, and `prepare` will {then}; "
         + _advice(settings, documents, again=False).partition(";")[0]
     )
+
+
+def warning_of_short(settings: PlanSettings, split: str, tokens: int, verb: str = "holds") -> str:
+    """A trainer takes blocks of tokens, and the token after each of them: none fits here."""
+    if not 0 < tokens <= USUAL_BLOCK:
+        return ""
+    advice = ""
+    if settings.val.kind not in ("none", "given", "split"):
+        advice = f"; a {'larger' if split == 'val' else 'smaller'} --val gives it more"
+    return warning(
+        f"the {split} split {verb} {counted(tokens, 'token')}, and a trainer that takes blocks of "
+        f"{USUAL_BLOCK:,} tokens (a usual default) cannot use it{advice}"
+    )
+
+
+def warnings_of_missing_val(settings: PlanSettings) -> list[str]:
+    """For each format whose trainer always opens the validation split, where there is none."""
+    lines = []
+    for layout in settings.layouts:
+        fmt = get_format(layout.format)
+        if fmt.needs_val:
+            name = settings.folder_of(layout) + fmt.file_name(layout, "val", 0, 1)
+            lines.append(
+                warning(
+                    f"there is no validation split, and {fmt.trainer} stops without {name}; "
+                    "`prepare` writes one with --val 0.01"
+                )
+            )
+    return lines
 
 
 def _known(documents: int | None) -> int:

@@ -22,7 +22,11 @@ from tokenmill.inputs.kinds import kind_named
 from tokenmill.inputs.readers.parquet_metadata import open_parquet, text_chunks
 from tokenmill.inputs.segments import UNIT_BYTES
 from tokenmill.inputs.source import Source
-from tokenmill.planning.empty_splits import warning_of_empty
+from tokenmill.planning.empty_splits import (
+    warning_of_empty,
+    warning_of_short,
+    warnings_of_missing_val,
+)
 from tokenmill.planning.make import Proposal
 from tokenmill.planning.needs import typical_of
 from tokenmill.planning.options import WHOLE_TEXT_VAL
@@ -107,8 +111,12 @@ def make_estimate(
         held = sum(source.size for source in plan.sources if source.split == "val")
         share = held / max(1, plan.input_bytes)
         mine = split_files(plan.settings, layout, totals.tokens, totals.documents, share)
-        warnings += shard_warnings(layout, plan.settings.val, mine, totals, min_shard_tokens)
+        warnings += shard_warnings(layout, plan.settings.val, mine, totals, min_shard_tokens) or (
+            _short_splits(plan.settings, mine, totals) if layout is plan.settings.first else []
+        )
         files += mine
+    if plan.settings.val.kind == "none":
+        warnings += warnings_of_missing_val(plan.settings)
     disk = disk_bytes(plan, totals, files)
     free = free_bytes(prepared.output)
     if 0 <= free < disk:
@@ -395,6 +403,12 @@ def shard_warnings(
                 )
             )
     return warnings
+
+
+def _short_splits(settings: PlanSettings, files: list[SplitFiles], totals: Totals) -> list[str]:
+    verb = "will hold" if totals.tokens_exact else "will hold about"
+    few = (warning_of_short(settings, split.split, split.tokens, verb) for split in files)
+    return [line for line in few if line]
 
 
 # --- disk and time ---------------------------------------------------------------------------

@@ -78,6 +78,9 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
         lines.append(f"cut rule: {old.get('cut_rule')} -> {new.get('cut_rule')}")
     lines += _changes(old["settings"], new["settings"])
     lines += _changes(old.get("revisions", {}), new.get("revisions", {}), "commit ")
+    known = ("cut_rule", "settings", "revisions", "sources")
+    before, after = ({k: plan[k] for k in plan if k not in known} for plan in (old, new))
+    lines += _changes(before, after)
     return lines + _source_difference(old["sources"], new["sources"])
 
 
@@ -114,18 +117,45 @@ def export_command(old: dict[str, Any], new: dict[str, Any], output: str) -> str
 
 
 def _changes(old: dict[str, Any], new: dict[str, Any], what: str = "") -> list[str]:
-    return [
-        f"{key}: {what}{_show(old.get(key))} -> {_show(new.get(key))}"
-        for key in sorted(old.keys() | new.keys())
-        if old.get(key) != new.get(key)
-    ]
+    """One line for each value that differs, also for those inside of others."""
+    lines = []
+    for key in sorted(old.keys() | new.keys()):
+        before, after = old.get(key), new.get(key)
+        if before == after:
+            continue
+        parts, new_parts = _named_parts(before), _named_parts(after)
+        if parts.keys() & new_parts.keys():
+            lines += [f"{key}, {line}" for line in _changes(parts, new_parts, what)]
+        else:
+            lines.append(f"{key}: {what}{_show(before)} -> {_show(after)}")
+    return lines
+
+
+def _named_parts(value: Any) -> dict[str, Any]:
+    """The parts of a value by their names, such as further formats; empty where it has none."""
+    if isinstance(value, dict) and not _is_val(value):
+        return value
+    if isinstance(value, list) and all(isinstance(one, dict) for one in value):
+        names = [one.get("format", one.get("name")) for one in value]
+        if None not in names and len(set(names)) == len(names):
+            return dict(zip(names, value, strict=True))
+    return {}
+
+
+def _is_val(value: dict[str, Any]) -> bool:
+    return "kind" in value and value.keys() <= set(Val.__struct_fields__)
 
 
 def _show(value: Any) -> str:
-    if isinstance(value, dict) and "kind" in value:
-        return str(msgspec.convert(value, Val))
-    if isinstance(value, list):  # further formats
-        return ", ".join(str(one.get("format")) for one in value) or "none"
+    if value is None:
+        return "not set"
+    if isinstance(value, dict):
+        if _is_val(value):
+            return str(msgspec.convert(value, Val))
+        return ", ".join(f"{key} {_show(one)}" for key, one in value.items()) or "none"
+    if isinstance(value, list):
+        named = _named_parts(value)
+        return ", ".join(named or map(_show, value)) or "none"
     if isinstance(value, str) and not (value and value.isprintable()):
         return repr(value)  # a separator of line ends would be shown as nothing
     return str(value)

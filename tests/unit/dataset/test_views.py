@@ -191,7 +191,9 @@ def test_a_split_that_is_not_there_is_answered_with_a_suggestion(
 ) -> None:
     with pytest.raises(KeyError, match="no split 'test' in this dataset") as unknown:
         one_file["test"]
-    assert unknown.value.__notes__ == ["hint: did you mean 'val'? the dataset has: train, val"]
+    assert str(unknown.value) == (
+        "no split 'test' in this dataset\nhint: did you mean 'val'? the dataset has: train, val"
+    )
     with pytest.raises(UnknownSplitError) as misspelt:
         one_file["trian"]
     assert "did you mean 'train'?" in misspelt.value.hint
@@ -233,3 +235,32 @@ def test_the_repr_of_a_dataset_that_was_pickled_reads_nothing(
     shutil.rmtree(tmp_path / "o")
     for one in pickle.loads(whole):
         assert repr(one).endswith("not opened yet)")
+
+
+def test_tokens_compare_and_calculate_as_numpy_arrays_do(
+    one_file: tokenmill.Dataset, sharded: tokenmill.Dataset
+) -> None:
+    tokens = one_file["train"].tokens
+    array = np.asarray(tokens)
+    assert np.array_equal(tokens == 13, array == 13)
+    assert np.array_equal(tokens == tokens, array == array)
+    assert np.array_equal(tokens != array, array != array)
+    assert np.array_equal(tokens % 2, array % 2)
+    assert np.array_equal(100 < tokens, array > 100)  # noqa: SIM300
+    assert np.add.reduce(tokens) == array.sum()
+    assert (np.max(tokens), np.sum(tokens)) == (array.max(), array.sum())
+    assert (tokens == 13).dtype == bool
+    assert np.array_equal(tokens[tokens == 13], array[array == 13])
+    with pytest.raises(TypeError, match="cannot be written"):
+        tokens += 1
+    assert np.asarray(sharded["train"].tokens == 13).sum() > 0
+
+
+def test_a_split_says_that_documents_or_tokens_are_chosen(one_file: tokenmill.Dataset) -> None:
+    told = r"use ds\['train'\]\.documents\[0\] or ds\['train'\]\.tokens\[0\]"
+    with pytest.raises(TypeError, match=told):
+        one_file["train"][0]
+    for wrong in (len, list, np.asarray, np.array):
+        with pytest.raises(TypeError, match=r"ds\['train'\]\.documents"):
+            wrong(one_file["train"])  # type: ignore[operator]
+    assert one_file["train"]

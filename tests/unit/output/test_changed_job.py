@@ -34,7 +34,7 @@ def test_a_separator_of_line_ends_is_shown_as_escapes(tmp_path: Path) -> None:
     tokenmill.prepare(path, tmp_path / "o", workers=0)
     with pytest.raises(RefusedError) as refused:
         tokenmill.prepare(path, tmp_path / "o", workers=0, text_separator="\n\n")
-    assert r"text_separator: None -> '\n\n'" in refused.value.message
+    assert r"text_separator: not set -> '\n\n'" in refused.value.message
 
 
 def test_changed_inputs_are_listed_in_their_order(tmp_path: Path) -> None:
@@ -53,3 +53,24 @@ def test_an_old_plan_is_still_compared_after_the_inputs_moved(tmp_path: Path) ->
     (tmp_path / "b").mkdir()
     moved = path.rename(tmp_path / "b" / "x.jsonl")
     assert tokenmill.prepare(moved, tmp_path / "o", workers=0).already_done
+
+
+def test_a_difference_is_told_value_by_value_and_never_as_a_raw_dict() -> None:
+    def plan(**parts: object) -> dict[str, object]:
+        return {"settings": {}, "sources": [], **parts}
+
+    mix = {"a.jsonl": {"tokens": 100, "epochs": 1}, "b.jsonl": {"tokens": 5}}
+    other = {"a.jsonl": {"tokens": 200, "epochs": 1}, "c.jsonl": {"tokens": 5}}
+    assert difference(plan(mix=mix), plan(mix=other)) == [
+        "mix, a.jsonl, tokens: 100 -> 200",
+        "mix, b.jsonl: tokens 5 -> not set",
+        "mix, c.jsonl: not set -> tokens 5",
+    ]
+    more = [{"format": "megatron", "shard_tokens": size, "eot": "append"} for size in (0, 7)]
+    lines = difference(*(plan(settings={"more": [layout]}) for layout in more))
+    assert lines == ["more, megatron, shard_tokens: 0 -> 7"]
+    lines = difference(plan(settings={"more": []}), plan(settings={"more": more[:1]}))
+    assert lines == ["more: none -> megatron"]
+    exported = [{"exported_from": {"manifest": name}} for name in "ab"]
+    lines = difference(*(plan(**one) for one in exported))
+    assert lines == ["exported_from, manifest: a -> b"]
