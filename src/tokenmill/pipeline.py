@@ -43,14 +43,15 @@ from tokenmill.planning.needs import disk_warning, refuse_if_offline
 from tokenmill.planning.options import Options, make_options, plan_settings, timer_knobs
 from tokenmill.settings import RunSettings
 from tokenmill.system.cache import keep_in_cache, read_from_cache
-from tokenmill.system.interrupts import Interrupts, interruptible
+from tokenmill.system.interrupts import Interrupts, interruptible, keeping_work
 from tokenmill.system.memory import fit_budget
 from tokenmill.system.store import Place
 
 if TYPE_CHECKING:
-    from tokenmill.planning.estimate import Estimate
+    from tokenmill.planning.estimate import Estimate, FinishedWork
 
 DOWNLOAD_TICK_SECONDS = 0.1
+NOTHING_FINISHED = "no part of the work was finished yet"
 
 
 class DownloadReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,7 +182,7 @@ def download(
         prepared = _survey(prepared, supply)
         (on_plan or no_plan)(prepared)
         log = EventLog(observer or Observer())
-        with interrupts.deferred(), contextlib.closing(supply):
+        with interrupts.deferred(), keeping_work(), contextlib.closing(supply):
             supply.start()
             for source in sources:
                 while supply.here(source) is None:
@@ -236,16 +237,38 @@ def forecast(
     inputs: Any, output: str | os.PathLike[str], options: dict[str, Any], *, probe: bool = True
 ) -> tuple[Proposal, Estimate]:
     """For `plan`: the plan and what it would take. Writes nothing."""
-    from tokenmill.planning.estimate import make_estimate
+    from tokenmill.planning.estimate import FinishedWork, make_estimate
 
     wanted = make_options(options)
     least = wanted.min_shard_tokens
     prepared = propose(inputs, output, wanted, keep_listings=False)
+    done = FinishedWork()
     if not prepared.run.overwrite:
         refuse_output(prepared.plan, Workspace(output))
+        done = _finished_work(output)
     prepared = with_needs(prepared)
     minimum = None if least is None else parse_count(least, what="--min-shard-tokens")
-    return prepared, make_estimate(prepared, probe=probe, min_shard_tokens=minimum)
+    estimate = make_estimate(prepared, probe=probe, min_shard_tokens=minimum, done=done)
+    return prepared, estimate
+
+
+def _finished_work(output: str | os.PathLike[str]) -> FinishedWork:
+    """What `prepare` with the same arguments would not do again."""
+    from tokenmill.dataset.status import status
+    from tokenmill.planning.estimate import FinishedWork
+
+    workspace = Workspace(output)
+    has_dataset = workspace.has(workspace.manifest)
+    if not has_dataset and not workspace.has(workspace.plan):
+        return FinishedWork()
+    found = status(output)
+    share = found.input_bytes_done / max(1, found.input_bytes)
+    return FinishedWork(
+        documents=found.counts.get("documents", 0),
+        tokens=found.counts.get("tokens", 0),
+        input_share=1.0 if has_dataset else min(max(share, 0.0), 1.0),
+        written_bytes=workspace.bytes_begun(),
+    )
 
 
 def _survey(
@@ -380,10 +403,12 @@ def _encode(run: EncodingRun) -> dict[str, Any]:
     began = time.monotonic()
     try:
         _work(run)
-    except (TokenmillError, Interrupted):
+    except (TokenmillError, Interrupted) as error:
         # The error that stopped us is the news, not that syncing fails too.
         with contextlib.suppress(TokenmillError):
             books.sync_now()  # the units that are written count
+        if isinstance(error, Interrupted) and not (books.resumed_units or books.encoded_units):
+            error.reword(lambda text: text.replace("finished work is kept", NOTHING_FINISHED))
         raise
     books.sync_now()
     return {

@@ -24,6 +24,7 @@ from support.commands import command, dataset_bytes
 import tokenmill
 from tokenmill import pipeline
 from tokenmill.cli import prepare as cli_prepare
+from tokenmill.dataset.status import status
 from tokenmill.engines.events import Event, UnitDone
 from tokenmill.engines.observer import Observer
 from tokenmill.errors import Interrupted
@@ -57,6 +58,8 @@ def test_a_signal_while_planning_stops_at_once_and_leaves_nothing(
         tokenmill.prepare(inputs, tmp_path / "o", workers=0)
     assert time.monotonic() - began < 5
     assert stopped.value.exit_code == code
+    assert stopped.value.message == f"stopped by {signal.Signals(number).name}"
+    assert stopped.value.hint == "run the same command again"
     assert not (tmp_path / "o").exists()
     assert handlers() == before, "the caller has its own back"
 
@@ -398,6 +401,16 @@ def test_units_that_were_written_before_a_signal_are_durable(
             if isinstance(event, UnitDone):
                 send()
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(Interrupted) as stopped:
         tokenmill.prepare(inputs, tmp_path / "o", workers=0, observer=Signalling())
+    assert stopped.value.message == "stopped by SIGINT; finished work is kept"
+    assert status(tmp_path / "o").stopped["message"] == stopped.value.message
     assert tokenmill.prepare(inputs, tmp_path / "o", workers=0).run["units_resumed"] > 0
+
+
+def test_before_the_first_unit_is_done_nothing_is_said_to_be_kept(
+    inputs: list[Path], tmp_path: Path
+) -> None:
+    with pytest.raises(Interrupted) as stopped:
+        tokenmill.prepare(inputs, tmp_path / "o", workers=0, on_plan=lambda _: send())
+    assert stopped.value.message == "stopped by SIGINT; no part of the work was finished yet"

@@ -37,8 +37,10 @@ def main() -> None:
         end_in_time(lambda number: _report(Interrupts.stopped_by(number)), told)
         take_over(interrupts)
         status = _run()
-    except (KeyboardInterrupt, click.Abort):
-        status = _report(interrupts.error()) if interrupts.received else 130
+    except (KeyboardInterrupt, click.Abort) as stop:
+        known = stop.__cause__ if isinstance(stop, click.Abort) else stop  # click wraps it
+        error = known if isinstance(known, Interrupted) else None
+        status = _report(error or interrupts.error()) if error or interrupts.received else 130
     interrupts.enough()
     told.set()
     try:
@@ -83,7 +85,8 @@ def _report(error: TokenmillError | Interrupted) -> int:
     click.echo(f"{click.style(word, fg='red', bold=True)}: {error.message}", err=True)
     if isinstance(error, Interrupted):
         if sys.argv[1:2] and sys.argv[1] in RESUMABLE:
-            click.echo(f"resume with: {safe(same_command())}", err=True)
+            again = "resume with" if "resume" in error.hint else "run it again with"
+            click.echo(f"{again}: {safe(same_command())}", err=True)
     elif error.hint:
         click.echo(f"{click.style('hint', fg='cyan')}: {error.hint}", err=True)
     _report_json(type(error).__name__, error.message, error.hint, error.exit_code)

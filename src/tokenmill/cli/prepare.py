@@ -152,30 +152,16 @@ def plan(
     column token_count and the tokenizer is gpt2; else they, and the time, are estimated from a
     probe of two seconds.
     """
-    from tokenmill.amounts import parse_count
     from tokenmill.tokenizer.encoders.awkward_stand_in import use_stand_in
 
     use_stand_in()  # this process is ours alone: the probe encodes as workers do
     from tokenmill.cli.reports import plan_dict, plan_lines
     from tokenmill.cli.summary import plan_lines_before
-    from tokenmill.output.recovery import refuse_output
-    from tokenmill.output.workspace import Workspace
-    from tokenmill.pipeline import propose, with_needs
-    from tokenmill.planning.estimate import make_estimate
-    from tokenmill.planning.options import make_options
+    from tokenmill.pipeline import forecast
 
     if save is not None:
         refuse_existing(save)
-    least = options["min_shard_tokens"]
-    prepared = propose(list(inputs), output, make_options(options), keep_listings=False)
-    if not prepared.run.overwrite:
-        refuse_output(prepared.plan, Workspace(output))
-    prepared = with_needs(prepared)
-    estimate = make_estimate(
-        prepared,
-        probe=not no_probe,
-        min_shard_tokens=None if least is None else parse_count(least, what="--min-shard-tokens"),
-    )
+    prepared, estimate = forecast(list(inputs), output, options, probe=not no_probe)
     if save is not None:
         save_config(save, click.get_current_context())
     if as_json:

@@ -98,7 +98,7 @@ def plan_lines(prepared: Proposal, estimate: Estimate) -> list[str]:
         lines.append(f"  disk    {about}{show_bytes(estimate.disk_bytes)} needed{free}")
     if prepared.decision.encoder == "gigatoken":  # else `plan_lines_before` says it
         lines.append(f"  encoder: {prepared.decision.line()}")
-    lines.append(_time_line(estimate))
+    lines += [_time_line(estimate), *_done_lines(estimate)]
     return lines + warning_lines(estimate.warnings)
 
 
@@ -150,6 +150,19 @@ def _beside(settings: PlanSettings) -> str:
         if (beside := get_format(layout.format).beside)
     ]
     return "; ".join([*told, "manifest.json, run.json, index/"])
+
+
+def _done_lines(e: Estimate) -> list[str]:
+    """Where the output folder holds work of a run before."""
+    if e.done.input_share >= 1 and e.done.documents:
+        return ["  done    all of it: the dataset is finished, and `prepare` would do nothing"]
+    if not e.done.documents:
+        return []
+    return [
+        f"  done    {counted(e.done.documents, 'document')}, {counted(e.done.tokens, 'token')} "
+        f"({100 * e.done.input_share:.0f} % of the input) by a run that was stopped: `prepare` "
+        "goes on from there, and time and disk above are of the rest"
+    ]
 
 
 def _time_line(e: Estimate) -> str:
@@ -370,11 +383,23 @@ def status_lines(found: Status, here: str) -> list[str]:
     lines += [f"  {'bound to' if i == 0 else '':8}  {x}" for i, x in enumerate(_binding(found))]
     if found.finished:
         lines.append(f"  made      {found.finished}")
+    lines += _why_stopped(found)
     if found.process:
         lines.append(f"  running   process {found.process} is at work here now")
     if found.files and found.state == "foreign":
         lines.append(f"  files     {', '.join(found.files[:5])}")
     return [printable(line) for line in [*lines, *_going_on(found, here)]]
+
+
+def _why_stopped(found: Status) -> list[str]:
+    if found.state != "unfinished" or found.process:
+        return []
+    if not found.stopped.get("message"):
+        return ["  stopped   no error is recorded: the process was killed, or the machine stopped"]
+    first, *more = found.stopped["message"].split("\n")
+    when = f" ({found.stopped['when']})" if found.stopped.get("when") else ""
+    lines = [f"  stopped   {first}{when}", *(f"            {line.strip()}" for line in more)]
+    return [*lines, f"  hint      {found.stopped['hint']}"] if found.stopped.get("hint") else lines
 
 
 def _binding(found: Status) -> list[str]:

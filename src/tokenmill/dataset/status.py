@@ -44,6 +44,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     finished: str = ""  # when
     command: str = ""  # that began it, or went on with it last
     folder: str = ""  # in which that was typed
+    stopped: dict[str, str] = {}  # why its last run stopped: message, hint and when
     files: list[str] = []  # of a foreign folder, the first ones
 
 
@@ -102,7 +103,7 @@ def _unfinished(workspace: Workspace, process: int) -> Status:
     done = -1
     if made_by == "prepare":
         done = _bytes_done(workspace, plan, local, list(latest.values()))
-    began = _command(workspace)
+    began = _note(workspace, workspace.command)  # a job that Python began has none
     return Status(
         directory=str(workspace.output),
         state="unfinished",
@@ -116,15 +117,14 @@ def _unfinished(workspace: Workspace, process: int) -> Status:
         revisions=plan.get("revisions", {}),
         command=began.get("command", ""),
         folder=began.get("folder", ""),
+        stopped=_note(workspace, workspace.stopped),
     )
 
 
-def _command(workspace: Workspace) -> dict[str, str]:
-    """As the command line wrote it down; a job that Python began has none."""
+def _note(workspace: Workspace, name: str) -> dict[str, str]:
+    """What a run wrote down for people, if it can be read."""
     with contextlib.suppress(OSError, TokenmillError, msgspec.DecodeError, UnicodeDecodeError):
-        return msgspec.json.decode(
-            read_small(workspace.store, workspace.command), type=dict[str, str]
-        )
+        return msgspec.json.decode(read_small(workspace.store, name), type=dict[str, str])
     return {}
 
 

@@ -15,7 +15,13 @@ from typing import Any
 
 import msgspec
 
-from tokenmill.errors import RefusedError, StorageError, VerificationError
+from tokenmill.errors import (
+    Interrupted,
+    RefusedError,
+    StorageError,
+    TokenmillError,
+    VerificationError,
+)
 from tokenmill.formats import FORMATS, is_format
 from tokenmill.inputs.source import SAMPLED, Source
 from tokenmill.output.commit import IMPORTED, published, read_commit, roll_back
@@ -26,6 +32,7 @@ from tokenmill.output.manifest import Manifest
 from tokenmill.output.workspace import FILES, JOURNAL, WORK, Workspace
 from tokenmill.planning.plan import Plan, difference, export_command, only_format_changed
 from tokenmill.settings import RunSettings
+from tokenmill.system.interrupts import keeping_work
 from tokenmill.system.store import read_small, read_whole
 
 # By segment: rows that ended their worker, of units that must be done again all the same.
@@ -86,11 +93,23 @@ def open_job(
         if workspace.has(workspace.commit):
             roll_back(workspace)
         workspace.spill.clear()
-        books, durable, aside = _recover(plan, run, workspace, bound, check_interrupt)
-        with contextlib.closing(books):
-            yield JobState(books=books, durable=durable, aside=aside)
+        workspace.forget_stopped()
+        with keeping_work(), _noted_end(workspace):
+            books, durable, aside = _recover(plan, run, workspace, bound, check_interrupt)
+            with contextlib.closing(books):
+                yield JobState(books=books, durable=durable, aside=aside)
     finally:
         lock.release()
+
+
+@contextlib.contextmanager
+def _noted_end(workspace: Workspace) -> Iterator[None]:
+    """What stops the job in here is written down for `status`."""
+    try:
+        yield
+    except (TokenmillError, Interrupted) as error:
+        workspace.put_stopped(error.message, error.hint)
+        raise
 
 
 def bound_revisions(workspace: Workspace) -> dict[str, str]:

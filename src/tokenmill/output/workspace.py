@@ -10,6 +10,7 @@
         cuts/                  how each downloaded input is cut: the file itself may go
         downloads/             inputs that are not kept (--no-keep-downloads)
         command.json           how the last run was started, for `status`
+        stopped.json           why the last run stopped, for `status`
         commit.json            the manifest and the names that are about to be given
         removing.json          the manifest of a dataset that --overwrite is about to remove
 
@@ -48,6 +49,7 @@ class Workspace:
     commit = f"{WORK}/commit.json"
     removing = f"{WORK}/removing.json"
     command = f"{WORK}/command.json"
+    stopped = f"{WORK}/stopped.json"
     manifest = MANIFEST
     run_record = "run.json"
 
@@ -109,6 +111,18 @@ class Workspace:
         content = {"command": command, "folder": os.getcwd()}
         self.store.write_whole(self.command, msgspec.json.encode(content))
 
+    def put_stopped(self, message: str, hint: str) -> None:
+        """Why this run stopped. It is a note for people: where it cannot be written, none is."""
+        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        content = {"message": message, "hint": hint, "when": when}
+        with contextlib.suppress(OSError, StorageError):
+            self.store.write_whole(self.stopped, msgspec.json.encode(content))
+
+    def forget_stopped(self) -> None:
+        """A new run has begun: how the last one stopped says nothing any more."""
+        if self.has(self.stopped):
+            self.store.remove(self.stopped)
+
     def put_cut(self, number: int, content: bytes) -> None:
         """How a downloaded source is cut."""
         self.store.make_folder(CUTS)
@@ -131,6 +145,7 @@ class Workspace:
         for folder in (FILES, CUTS, f"{WORK}/{self.downloads.name}"):
             self.store.remove_tree(folder)
         self.store.remove(self.command)
+        self.forget_stopped()
         self.create()
 
     def forget_commit(self) -> None:

@@ -73,6 +73,15 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     tokens_from: str  # token_count, probe, typical (of such files), '' where nothing is known
 
 
+class FinishedWork(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run that was stopped has left in the output folder."""
+
+    documents: int = 0
+    tokens: int = 0
+    input_share: float = 0.0  # of the bytes of the inputs
+    written_bytes: int = 0
+
+
 class Estimate(Totals, frozen=True, kw_only=True):
     bytes_per_token: float
     files: list[SplitFiles]
@@ -84,6 +93,7 @@ class Estimate(Totals, frozen=True, kw_only=True):
     probe_seconds: float
     probe_bytes: int
     warnings: list[str]
+    done: FinishedWork = FinishedWork()  # disk space and time are of what is left
 
 
 def make_estimate(
@@ -92,6 +102,7 @@ def make_estimate(
     probe: bool = True,
     probe_seconds: float = PROBE_SECONDS,
     min_shard_tokens: int | None = None,
+    done: FinishedWork = FinishedWork(),  # noqa: B008
 ) -> Estimate:
     """Look at the inputs once more, for about `probe_seconds`. Writes nothing."""
     plan = prepared.plan
@@ -117,16 +128,14 @@ def make_estimate(
         files += mine
     if plan.settings.val.kind == "none":
         warnings += warnings_of_missing_val(plan.settings)
-    disk = disk_bytes(plan, totals, files)
+    disk = max(disk_bytes(plan, totals, files) - done.written_bytes, min(0, totals.tokens))
     free = free_bytes(prepared.output)
     if 0 <= free < disk:
-        warnings.append(
-            warning(
-                f"{show_bytes(disk)} are needed and {show_bytes(free)} are free: it does not fit"
-            )
-        )
+        needed = f"{show_bytes(disk)} are needed and {show_bytes(free)} are free"
+        warnings.append(warning(f"{needed}: it does not fit"))
     cores = min(max(1, prepared.run.workers), available_cores())
-    seconds, notes = run_seconds(plan, sample, cores, totals.text_bytes)
+    left = int(totals.text_bytes * (1 - done.input_share))
+    seconds, notes = run_seconds(plan, sample, cores, left)
     warnings += notes
     # Of the same documents: tokens may be counted exactly where the text is only sampled.
     probed = scale(plan, sample, None)
@@ -143,6 +152,7 @@ def make_estimate(
         probe_seconds=round(sample.seconds, 2),
         probe_bytes=sample.all.text_bytes,
         warnings=warnings,
+        done=done,
     )
 
 

@@ -50,9 +50,11 @@ class Interrupts:
 
     @staticmethod
     def stopped_by(number: int) -> Interrupted:
+        kept = "; finished work is kept" if _work_is_kept else ""
+        to_resume = " to resume" if _work_is_kept else ""
         error = Interrupted(
-            f"stopped by {signal.Signals(number).name}; finished work is kept",
-            hint="run the same command again to resume",
+            f"stopped by {signal.Signals(number).name}{kept}",
+            hint=f"run the same command again{to_resume}",
         )
         error.exit_code = 128 + number
         return error
@@ -110,6 +112,20 @@ class Interrupts:
         while not (self._raised or self._deferred):
             signal.pthread_kill(main, self.received[0])
             time.sleep(AGAIN_SECONDS)
+
+
+_work_is_kept = False  # a job is open, and what it finishes survives it
+
+
+@contextlib.contextmanager
+def keeping_work() -> Iterator[None]:
+    """In here an interruption costs nothing that is finished, and its message says so."""
+    global _work_is_kept
+    before, _work_is_kept = _work_is_kept, True
+    try:
+        yield
+    finally:
+        _work_is_kept = before
 
 
 _active: Interrupts | None = None

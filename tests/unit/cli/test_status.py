@@ -12,9 +12,11 @@ import pytest
 from pyarrow import parquet
 from support.commands import dataset_bytes, in_process
 
+from tokenmill import pipeline
 from tokenmill.dataset.status import status
 from tokenmill.errors import UsageError
 from tokenmill.output.workspace import Workspace
+from tokenmill.planning.options import make_options
 
 
 def rows(name: str, *texts: object) -> None:
@@ -164,3 +166,58 @@ def test_other_differences_are_no_export(options: list[str], words: list[str]) -
     done = in_process(*words, *options)
     assert done.returncode == 2
     assert "export" not in done.stderr
+
+
+def test_status_says_why_a_job_stopped_until_it_goes_on(words: list[str]) -> None:
+    failed = in_process(*words)
+    [error] = [line for line in failed.stderr.splitlines() if line.startswith("error: ")]
+    found = status("out")
+    assert found.stopped["message"] == error.removeprefix("error: ")
+    assert "b.jsonl" in error
+    told = in_process("status", "out").stdout
+    assert f"  stopped   {found.stopped['message']} ({found.stopped['when']})\n" in told
+    assert f"  hint      {found.stopped['hint']}\n" in told
+    assert json.loads(in_process("status", "out", "--json").stdout)["stopped"] == found.stopped
+    assert in_process(*words, "--on-bad-row", "quarantine").returncode == 4
+    assert status("out").stopped == {}
+
+
+def test_status_says_why_a_job_cannot_be_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pipeline, "make_options", make_options)  # an empty split is an error
+    rows("a.jsonl", *["one"] * 20)
+    failed = in_process("prepare", "a.jsonl", "-o", "out", "--val", "0.0001", "--workers", "0")
+    assert failed.returncode == 1
+    told = in_process("status", "out").stdout
+    assert "out: unfinished, 100 % of the input is done" in told
+    assert "  stopped   the val split is empty: --val 0.0001 leaves it nothing of 20 docu" in told
+    assert "--allow-empty-split" in told
+
+
+def test_a_job_that_was_killed_has_no_error_to_show(words: list[str]) -> None:
+    in_process(*words)
+    os.remove(f"out/{Workspace.stopped}")
+    told = in_process("status", "out").stdout
+    assert "no error is recorded: the process was killed, or the machine stopped" in told
+
+
+def test_a_plan_counts_what_is_done_in_an_unfinished_folder(words: list[str]) -> None:
+    rows("a.jsonl", *["some words of text"] * 2000)
+    options = [word for word in words if word not in ("--limit-docs", "1000")]
+    before = json.loads(in_process("plan", *options[1:], "--json").stdout)["estimate"]
+    assert before["done"]["documents"] == 0
+    in_process(*options)
+    asked = in_process("plan", *options[1:])
+    assert (
+        "  done    2,000 documents, 10,000 tokens (100 % of the input) by a run that"
+        in asked.stdout
+    )
+    after = json.loads(in_process("plan", *options[1:], "--json").stdout)["estimate"]
+    assert (after["done"]["documents"], after["done"]["tokens"]) == (2000, 10_000)
+    assert 0 <= after["disk_bytes"] < before["disk_bytes"]
+    in_process(*options, "--on-bad-row", "quarantine")
+    assert "the dataset is finished" in in_process("plan", *options[1:]).stdout
+    again = json.loads(in_process("plan", *options[1:], "--overwrite", "--json").stdout)
+    assert again["estimate"]["done"]["documents"] == 0

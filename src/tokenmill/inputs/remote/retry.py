@@ -7,6 +7,7 @@ waiting will cure (401, 403, 404, a full disk) is raised at once.
 
 from __future__ import annotations
 
+import contextlib
 import email.utils
 import errno
 import logging
@@ -15,6 +16,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from tokenmill.errors import TokenmillError, first_line, safe
 
@@ -26,7 +28,7 @@ SILENCE = 120.0  # seconds in a row without a byte, besides the pauses: librarie
 MAX_PAUSE = 60.0
 # Until it is said that no server's name can be looked up: without DNS no waiting helps. Once a
 # server has answered, the line was there and may come back, so that is waited for as for the rest.
-NAME_SECONDS = 15.0
+NAME_SECONDS = 5.0
 MAX_RETRY_AFTER = 900.0
 PASSING_STATUS = {408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524}
 # By name, so that none of the libraries need be imported: httpx, requests, aiohttp, botocore.
@@ -161,11 +163,21 @@ def nameless(error: BaseException) -> bool:
     return any(kind.__name__ == "gaierror" for one in chain_of(error) for kind in type(one).mro())
 
 
+def _host_of(error: BaseException) -> str:
+    """The server that was asked for, where a library tells."""
+    for one in chain_of(error):
+        with contextlib.suppress(AttributeError, RuntimeError, ValueError):
+            request: Any = getattr(one, "request", None)
+            if host := urlsplit(str(request.url)).hostname:
+                return f"the name {host}"
+    return "the name of the server"
+
+
 def why(error: BaseException) -> str:
     """In a few words, without the URL that libraries put in front of them."""
     status = status_of(error)
     if status:
         return f"HTTP {status}"
     if nameless(error):
-        return "its name cannot be looked up (no DNS: is there a network?)"
+        return f"{_host_of(error)} cannot be looked up (no DNS: is there a network?)"
     return first_line(list(chain_of(error))[-1])
