@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -251,6 +250,8 @@ def is_nested_too_deeply(line: bytes | memoryview) -> bool:
 
 def _with_a_fresh_stack(decode: Callable[[Any], Any], line: bytes | memoryview) -> Any:
     """Decode a row for which the caller's own calls left too little of the interpreter's stack."""
+    from concurrent.futures import ThreadPoolExecutor
+
     refuse_nested(line)
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(decode, line).result()  # a thread has a stack of its own
