@@ -211,6 +211,28 @@ def test_a_worker_that_ends_with_0_while_the_command_fails_is_pointed_at(tmp_pat
     assert "takes for the end of work" in done.stderr
 
 
+def test_an_ordinary_exception_is_not_blamed_on_workers_that_ended_well(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "from concurrent.futures import ProcessPoolExecutor\n"
+        "def tokenize(row):\n"
+        "    return {}['ids']\n"
+        "if __name__ == '__main__':\n"
+        "    print('the output of the command')\n"
+        "    with ProcessPoolExecutor(2) as pool:\n"
+        "        list(pool.map(tokenize, range(4)))\n"
+    )
+    done = command("doctor", "--why-died", "--", sys.executable, script)
+    assert done.returncode == 1
+    told = done.stderr.partition("tokenmill doctor:")[2]
+    assert "exit code 1 is how Python ends after an ordinary exception" in told
+    assert "exit code 0" not in told
+    assert done.stdout == "the output of the command\n"
+    as_json = command("doctor", "--why-died", "--json", "--", sys.executable, script)
+    assert json.loads(as_json.stdout)["dead"] == []
+    assert "the output of the command\n" in as_json.stderr
+
+
 def test_a_command_that_ends_well_has_nobody_dead(tmp_path: Path) -> None:
     done = why(tmp_path, "pass")
     assert done.returncode == 0
@@ -240,7 +262,7 @@ def test_datasets_abrupt_death_is_explained(tmp_path: Path) -> None:
     )
     done = command("doctor", "--why-died", "--json", "--", sys.executable, script)
     assert "abruptly died" in done.stderr
-    found = json.loads(done.stderr[done.stderr.rindex('{\n "command"') :])
+    found = json.loads(done.stdout)
     assert found["code"] == 1
     assert found["dead"][0]["code"] == -9
     assert "SIGKILL" in found["dead"][0]["how"]

@@ -15,6 +15,8 @@ from tokenmill.errors import EXIT_OK, UsageError, printable
 if TYPE_CHECKING:
     from tokenmill.doctor.pickling import PickleReport
 
+STDERR = 2  # its file descriptor
+
 
 @command(
     "tokenmill doctor",
@@ -158,8 +160,9 @@ def _why_died(words: tuple[str, ...], as_json: bool) -> int:
             lines = ["", "tokenmill doctor:", *report_lines(found)]
             click.echo("\n".join(lines), err=True)  # the command's own output stays as it is
         elif found.state != "running":  # one object, when all is over
-            echo_json(as_dict(found), err=True)
+            echo_json(as_dict(found))
 
-    found = watch(words, tell)
+    # With --json stdout is for the report alone: what the command prints goes to stderr.
+    found = watch(words, tell, stdout=STDERR if as_json else None)
     tell(found)
     return found.exit_code

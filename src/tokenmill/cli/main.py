@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tokenmill.dataset.deep.comparison import DeepReport
     from tokenmill.dataset.verification import Report
 
+QUARANTINED_SHOWN = 20
 RESUMABLE = ("prepare", "fineweb", "export", "import")
 
 
@@ -133,7 +134,7 @@ def status(directory: str, as_json: bool) -> None:
 
     Changes nothing, and may be asked while a run is at work in the folder.
     """
-    from tokenmill.cli.reports import status_lines
+    from tokenmill.cli.status_report import status_lines
     from tokenmill.dataset.status import status as look
 
     found = look(directory)
@@ -146,6 +147,7 @@ def status(directory: str, as_json: bool) -> None:
     "tokenmill inspect out --split val --document 0 --full",
     "tokenmill inspect out --token 1000000 --json",
     "tokenmill inspect out --source part-3.parquet --row 17",
+    "tokenmill inspect out --quarantine",
     short_help="Show what is in a dataset, and where it came from.",
 )
 @click.argument("directory", type=click.Path())
@@ -169,26 +171,30 @@ def status(directory: str, as_json: bool) -> None:
 @click.option(
     "--split", default="train", **choices("train", "val"), help="Split to show, train or val."
 )
-@click.option("--full", is_flag=True, help="Show long documents to their end.")
+@click.option("--quarantine", is_flag=True, help="Show the rows that were quarantined, and why.")
+@click.option(
+    "--full", is_flag=True, help="Show long documents to their end, and all quarantined rows."
+)
 @click.option(
     "--tokenizer", metavar="FILE", type=click.Path(), help="Where the tokenizer's file is now."
 )
 @JSON
-def inspect(directory: str, full: bool, as_json: bool, **place: Any) -> None:
+def inspect(directory: str, full: bool, quarantine: bool, as_json: bool, **place: Any) -> None:
     """Show what is in a dataset: settings, splits, document lengths, sources; or one document; or
-    where a row of a source went."""
-    from tokenmill.cli.documents import document_lines, row_lines
+    where a row of a source went; or the quarantined rows."""
+    from tokenmill.cli.documents import document_lines, quarantine_lines, row_lines
     from tokenmill.cli.reports import summary_lines
     from tokenmill.dataset.inspection import inspect as summarize
     from tokenmill.dataset.inspection import inspect_document
     from tokenmill.dataset.provenance import inspect_row
+    from tokenmill.dataset.quarantine import inspect_quarantine
 
     source, row = place.pop("source"), place.pop("row")
     if (source is None) != (row is None):
         raise click.UsageError("--source FILE and --row N: give both of them")
     asked = sum(place[option] is not None for option in ("document", "token"))
-    if asked + (row is not None) > 1:
-        raise click.UsageError("--document, --token and --row: give one of them")
+    if asked + (row is not None) + quarantine > 1:
+        raise click.UsageError("--document, --token, --row and --quarantine: give one of them")
     how = click.get_current_context().get_parameter_source("split")
     if not asked and how is ParameterSource.COMMANDLINE:
         raise click.UsageError(
@@ -196,7 +202,11 @@ def inspect(directory: str, full: bool, as_json: bool, **place: Any) -> None:
             "are shown"
         )
     found: object
-    if asked:
+    if quarantine:
+        limit = None if full or as_json else QUARANTINED_SHOWN
+        found = report = inspect_quarantine(directory, limit=limit)
+        lines = quarantine_lines(report, full=full)
+    elif asked:
         found = view = inspect_document(directory, **place)
         lines = document_lines(view, full=full, color=sys.stdout.isatty())
     elif row is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from typing import Any
 
 import click
@@ -67,6 +68,24 @@ def echo_download(report: DownloadReport) -> None:
     )
 
 
+def _quarantine_path(result: Result) -> str:
+    """'' where no row was quarantined."""
+    names = [file.path for file in result.manifest.files if file.kind == "quarantine"]
+    return os.path.join(result.output, names[0]) if names else ""
+
+
+def _prefixes(result: Result) -> dict[str, dict[str, list[str]]]:
+    """For each format whose trainer is given a path without its end: by split."""
+    names = {file.path for file in result.manifest.files}
+    found: dict[str, dict[str, list[str]]] = {}
+    for file in result.manifest.files:
+        stem = os.path.splitext(file.path)[0]
+        if file.kind == "tokens" and f"{stem}.idx" in names:
+            splits = found.setdefault(file.format, {})
+            splits.setdefault(file.split, []).append(os.path.join(result.output, stem))
+    return found
+
+
 def result_dict(result: Result) -> dict[str, Any]:
     return {
         "output": result.output,
@@ -79,6 +98,8 @@ def result_dict(result: Result) -> dict[str, Any]:
             for f in result.manifest.files
             if f.kind == "tokens"
         ],
+        "prefixes": _prefixes(result),
+        "quarantine": _quarantine_path(result),
         "warnings": result.warnings,
         "run": result.run,
     }
@@ -199,7 +220,10 @@ def echo_summary(result: Result) -> None:
     for line in warning_lines(result.warnings):
         click.echo(line)
     if counts["quarantined"]:
-        click.echo(f"  quarantined: {printable(result.output)}/quarantine.jsonl")
+        click.echo(
+            f"  quarantined: {printable(_quarantine_path(result))} (tokenmill inspect "
+            f"{shlex.quote(printable(result.output))} --quarantine shows the rows)"
+        )
     if not result.already_done:
         resumed = result.run.get("units_resumed", 0)
         again = f", {counted(resumed, 'unit')} done before" if resumed else ""

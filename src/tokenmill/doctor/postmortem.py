@@ -14,6 +14,7 @@ from tokenmill.amounts import show_bytes
 from tokenmill.errors import printable
 from tokenmill.system.proc import Stat, command_line, killed_for_memory, signal_name
 
+EARLY_SECONDS = 1.0  # before the end of the command: a pool ends its workers faster
 MOST_SAMPLES = 400  # of one process; then every second one is dropped
 MISSED = "  (one that died within milliseconds of its start may not have been seen)"
 # What Python's faulthandler prints a traceback for.
@@ -183,18 +184,34 @@ def _others(dead: list[WatchedProcess]) -> list[str]:
 
 def _quiet_ends(found: Postmortem) -> list[str]:
     """Nobody died badly, and still the command failed."""
-    early = [
-        one for one in found.seen[1:] if one.code == 0 and "resource_tracker" not in one.command
-    ]
-    if not early:
-        own = "  none of these died: the error is the command's own, see what it printed"
+    own = "  none of these died: the error is the command's own, see what it printed"
+    if found.code == 1:
+        own = (
+            "  none of these died: exit code 1 is how Python ends after an ordinary exception; the "
+            "traceback that it printed names it"
+        )
+    # After an exception a pool ends all its workers with 0; one that went long before is a loss.
+    workers = [one for one in found.seen[1:] if one.code == 0 and _is_worker(one, found)]
+    if not workers:
         return [own, MISSED] if len(found.seen) > 1 else [own]
-    first = min(early, key=lambda one: one.ended)
+    first = min(workers, key=lambda one: one.ended)
+    if found.code == 1 and found.seconds - first.ended < EARLY_SECONDS:
+        return [own]
     return [
+        own,
         f"  first to end: process {first.pid}, after {first.ended:.1f} s, with exit code 0",
-        "    a worker that ends so was told to, called sys.exit(0) or os._exit(0), or met an "
-        "OSError, which its pool takes for the end of work (no network, a file that is missing)",
+        "    if a worker was lost, it is this one: it was told to end, called sys.exit(0) or "
+        "os._exit(0), or met an OSError, which its pool takes for the end of work (no network, a "
+        "file that is missing)",
     ]
+
+
+def _is_worker(one: WatchedProcess, found: Postmortem) -> bool:
+    """Of a pool: forked, and so named as the command, or started to be one."""
+    if "resource_tracker" in one.command:
+        return False
+    forked = bool(found.seen) and one.command == found.seen[0].command
+    return forked or any(word in one.command for word in ("multiprocess", "spawn_main", "loky"))
 
 
 def _over_time(one: WatchedProcess) -> str:

@@ -11,6 +11,7 @@ import ast
 import contextlib
 import importlib.abc
 import io
+import itertools
 import os
 import sys
 import tokenize
@@ -145,11 +146,54 @@ def function_in(module: types.ModuleType, text: str, path: Path, name: str) -> A
     if outer:
         raise UsageError(
             f"{path}: {name} is made inside {outer}, so it is there only while that runs",
+            lines=_captured(text, name.rpartition(".")[2]),
             hint=f"--patch works all the same; or write `print(tokenmill.explain_pickle({name}))` "
             f"into {outer}, before it is used",
         )
     known = [key for key, value in vars(module).items() if isinstance(value, types.FunctionType)]
     raise UsageError(f"{path}: no function {name}", hint=f"there are: {', '.join(known) or 'none'}")
+
+
+DOES_NOT_PICKLE = {
+    "tiktoken": "does not pickle; use tokenmill.Tokenizer in its place",
+    "gigatoken": "does not pickle; use tokenmill.Tokenizer in its place",
+    "open(": "an open file does not pickle; open it inside the function",
+    "lock(": "a lock does not pickle; make it inside the function",
+    "connect(": "a connection does not pickle; connect inside the function",
+}
+
+
+def _captured(text: str, name: str) -> list[str]:
+    """What a function takes along of the function that it is made in, as the source tells: each
+    variable, the line in which it is made, and whether such a thing is known not to pickle."""
+    lines: dict[str, str] = {}
+    for outer in ast.walk(ast.parse(text)):
+        inside = list(ast.walk(outer)) if isinstance(outer, ast.FunctionDef) else []
+        inner = next((node for node in inside if node is not outer and _makes(node, name)), None)
+        if inner is None:
+            continue
+        own = set(ast.walk(inner))
+        loaded = {n.id for n in own if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+        for variable, value in (
+            pair for node in inside if node not in own for pair in _given(node)
+        ):
+            if variable not in loaded:
+                continue
+            source = ast.unparse(value)
+            why = (why for word, why in DOES_NOT_PICKLE.items() if word in source.lower())
+            told = f"it takes along `{variable}`, made in line {value.lineno}: {source}"
+            lines[variable] = f"{told}{''.join(f' ({one})' for one in itertools.islice(why, 1))}"
+    return list(lines.values())
+
+
+def _given(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Names that a statement, or `with ... as`, gives a value; and the value."""
+    if isinstance(node, ast.Assign):
+        yield from ((one.id, node.value) for one in node.targets if isinstance(one, ast.Name))
+    elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
+        yield node.target.id, node.value
+    elif isinstance(node, ast.withitem) and isinstance(node.optional_vars, ast.Name):
+        yield node.optional_vars.id, node.context_expr
 
 
 def _outer_function(text: str, name: str) -> str:

@@ -47,12 +47,16 @@ KILL_SECONDS = 5.0
 
 
 def watch(
-    command: Sequence[str], tell: Callable[[Postmortem], object] = lambda _: None
+    command: Sequence[str],
+    tell: Callable[[Postmortem], object] = lambda _: None,
+    *,
+    stdout: int | None = None,
 ) -> Postmortem:
     """Run a command to its end, and see how each of its processes ends.
 
     `tell` gets what is known when the command goes on without a process that died, and when it is
-    to be ended before its time: a pool that waits for a dead worker has no other end.
+    to be ended before its time: a pool that waits for a dead worker has no other end. `stdout`:
+    where the command's own output goes; None: to ours.
     """
     if not os.path.isdir("/proc/self"):
         raise UsageError("--why-died needs /proc: it works on Linux only")
@@ -61,7 +65,7 @@ def watch(
     # A segfault then says in which line of Python it happened.
     environment = {"PYTHONFAULTHANDLER": "1", **os.environ}
     try:
-        child = subprocess.Popen(command, env=environment)
+        child = subprocess.Popen(command, env=environment, stdout=stdout)
     except OSError as error:
         raise UsageError(
             f"{command[0]}: cannot be run: {error.strerror}",

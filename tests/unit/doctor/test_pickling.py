@@ -14,6 +14,7 @@ import dill
 import gigatoken
 import pytest
 from support import reference
+from support.commands import in_process
 from support.inputs import ROOT
 
 import tokenmill
@@ -328,3 +329,33 @@ def test_patch_says_what_it_leaves_alone(imported: str, made: str) -> None:
     patched = patch_script(text)
     assert made in patched.text
     assert f"line 4: `{made}` is left as it is" in patched.notes[0]
+
+
+NESTED = """
+import threading
+import tiktoken
+
+def main():
+    enc = tiktoken.get_encoding("gpt2")
+    limit: int = 5
+    other = 7
+    with open("notes.txt") as notes:
+        def tokenize(row):
+            notes.write("x")
+            return enc.encode(row["text"])[:limit]
+        print(other)
+"""
+
+
+def test_a_function_inside_a_function_names_what_it_takes_along(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(NESTED)
+    done = in_process("doctor", f"{script}:tokenize")
+    assert done.returncode == 2
+    assert "tokenize is made inside main()" in done.stderr
+    assert (
+        "`enc`, made in line 6: tiktoken.get_encoding('gpt2') (does not pickle; use" in done.stderr
+    )
+    assert "`notes`, made in line 9: open('notes.txt') (an open file does not" in done.stderr
+    assert "`limit`, made in line 7: 5" in done.stderr
+    assert "`other`" not in done.stderr

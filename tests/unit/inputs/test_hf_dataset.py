@@ -209,3 +209,15 @@ def test_what_cannot_be_read_is_refused_with_what_to_do(tmp_path: Path, cache: P
     assert not cache.exists()
     assert not is_dataset("x")
     assert not is_dataset([Path("x")])
+
+
+def test_a_deep_look_at_what_was_copied_says_why_there_is_nothing_to_compare_with(
+    tmp_path: Path, cache: Path
+) -> None:
+    dataset = datasets.Dataset.from_dict({"text": ["one", "two", "three"]}).select([0, 2])
+    tokenmill.prepare(dataset, tmp_path / "o", val="none", workers=0)
+    with pytest.raises(InputError, match="was made from a `datasets") as caught:
+        tokenmill.verify_deep(tmp_path / "o")
+    assert "save_to_disk" in caught.value.hint
+    assert str(cache) not in str(caught.value)
+    assert tokenmill.verify(tmp_path / "o").ok

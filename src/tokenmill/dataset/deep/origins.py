@@ -11,6 +11,7 @@ import itertools
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -33,6 +34,7 @@ from tokenmill.output.commit import QUARANTINE
 from tokenmill.output.editions import UNITS
 from tokenmill.output.manifest import Manifest
 from tokenmill.settings import PlanSettings, Reading
+from tokenmill.system.cache import cache_folder
 from tokenmill.system.store import Store, lines, read_small
 from tokenmill.texts import I64, from_bytes
 
@@ -77,6 +79,14 @@ def find_origins(
             else "name the folder that holds the inputs with --source-root DIR; below it they "
             f"must be named as in the manifest (the first: {entries[0]['name']})"
         )
+        if copied := _removed_copy(missing[0]):
+            raise InputError(
+                f"{dataset.store.where()}: was made from {copied}, whose copy was removed when the "
+                "job was done, so there is nothing to compare with",
+                hint="to compare with the sources later, make the dataset from files (a "
+                "`datasets.Dataset` after save_to_disk, standard input after writing it to a "
+                "file); `tokenmill verify` without --deep compares every byte with the manifest",
+            )
         told = f"{missing[0]}{more}: {what}, so there is nothing to compare with"
         raise InputError(told, hint=hint)
     with ThreadPoolExecutor(max_workers=4) as pool:
@@ -86,6 +96,14 @@ def find_origins(
     names = [entry["name"] for entry in entries]
     faults = [(name, one) for name, one in zip(names, found, strict=True) if isinstance(one, str)]
     return sources, [Problem(f"{name}: {fault}", "source", name) for name, fault in faults]
+
+
+def _removed_copy(path: str) -> str:
+    """What was copied to the cache for the time of the run, if this is such a copy."""
+    folder = Path(path).parent.parent
+    if folder == cache_folder() / "datasets":
+        return "a `datasets.Dataset` that is not what is on disk (filtered, or in memory)"
+    return "standard input" if folder == cache_folder() / "stdin" else ""
 
 
 def _path_of(
