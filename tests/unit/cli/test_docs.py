@@ -45,7 +45,8 @@ def test_the_page_has_every_option_of_every_command(name: str) -> None:
 
 def test_the_synopsis_has_every_command_in_order() -> None:
     text = (DOCS / "command-line.md").read_text().partition("\n## ")[0]
-    assert re.findall(r"^    tokenmill (\w+)", text, flags=re.MULTILINE) == list(cli.commands)
+    told = re.findall(r"^    tokenmill (\w+)", text, flags=re.MULTILINE)
+    assert list(dict.fromkeys(told)) == list(cli.commands), "a command may have several lines"
 
 
 @pytest.mark.parametrize(
