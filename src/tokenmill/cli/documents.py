@@ -1,4 +1,4 @@
-"""What `inspect` prints of one document, and of one row of a source."""
+"""What `inspect` prints of one document, of one row of a source, and of quarantined rows."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from tokenmill.dataset.inspection import DocumentView
+from tokenmill.amounts import counted
+from tokenmill.dataset.inspection import DocumentView, QuarantineReport
 from tokenmill.dataset.provenance import RowView
-from tokenmill.dataset.quarantine import QuarantineReport
 from tokenmill.errors import printable
 
 TEXT_SHOWN = 1500

@@ -5,7 +5,6 @@ Functions return lines and print nothing. Numbers that are estimates say so.
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 from collections.abc import Callable
