@@ -32,8 +32,8 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
     "files not synced before the commit": ("output/commit.py", "maker.files.sync(made.working)", "pass"),
     "published names not synced before the manifest": (
-        "output/commit.py", "        store.sync_names(folder)\n    store.write_whole(",
-        "        pass\n    store.write_whole(",
+        "output/workspace.py", "            self.store.sync_names(folder)\n        self.store.write_whole(",
+        "            pass\n        self.store.write_whole(",
     ),
     "made files not synced": ("output/file_maker.py", "self.files.sync(made.working)", "pass"),
     "files that workers made not synced": (
@@ -77,14 +77,12 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "        self._waiting[record.unit] = record\n        self._synced.add(record.unit)\n",
     ),
     "the manifest before the files": (
-        "output/commit.py", "    for path, working in decision.names.items():\n        store.publish(",
-        "    store.write_whole(workspace.manifest, decision.manifest.encode())\n"
-        "    for path, working in decision.names.items():\n        store.publish(",
+        "output/workspace.py", "        for path, working in names.items():\n",
+        "        self.store.write_whole(self.manifest, manifest)\n        for path, working in names.items():\n",
     ),
     "the work folder goes before the manifest comes": (
-        "output/commit.py", "    store.write_whole(workspace.manifest, decision.manifest.encode())\n",
-        "    workspace.remove_work()\n    workspace.create()\n"
-        "    store.write_whole(workspace.manifest, decision.manifest.encode())\n",
+        "output/workspace.py", "        self.store.write_whole(self.manifest, manifest)\n",
+        "        self.remove_work()\n        self.create()\n        self.store.write_whole(self.manifest, manifest)\n",
     ),
     "moved to another folder, not linked": (
         "system/disk.py", "        disk.link(source, target)\n    except FileExistsError:",
@@ -96,7 +94,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "        self.store.remove(self.manifest)\n",
     ),
     "no decision before the names": (
-        "output/commit.py", "    store.write_whole(workspace.commit, msgspec.json.encode(decision))\n", "",
+        "output/workspace.py", "        self.store.write_whole(self.commit, decision)\n", "",
     ),
     # --- a hash, a size, a record ---
     "journal records not checked": (

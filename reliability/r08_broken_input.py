@@ -29,9 +29,10 @@ from reliability.hostile_inputs import FORMS, Form, Values, texts
 from reliability.planted_rows import Planted, check_quarantine, plant
 from reliability.scorecard import Check
 from tokenmill import pipeline
-from tokenmill.engines import inline
+from tokenmill.engines import run as engine_run
 from tokenmill.engines.unit import UnitWorker, WorkerJob
 from tokenmill.errors import BadRowError, InputError, SourceError, TokenmillError, printable
+from tokenmill.output.files import JobFiles
 from tokenmill.output.result import Result
 from tokenmill.planning import sample as probe
 from tokenmill.planning.estimate import make_estimate
@@ -143,13 +144,13 @@ class Trial:
 
 def prepare_inline(inputs: Any, out: Path, **options: Any) -> Result:
     """Without workers, and with one encoder for all cases: opening it is most of their time."""
-    inline.UnitWorker = _with_open_encoder  # type: ignore[attr-defined,assignment]
+    setattr(engine_run, "UnitWorker", _with_open_encoder)  # noqa: B010
     usual = {"workers": 0, "val": "none", "allow_empty_split": True}
     return pipeline.prepare(inputs, out, **{**usual, **options})  # its hints name options
 
 
-def _with_open_encoder(job: WorkerJob) -> UnitWorker:
-    worker = UnitWorker(job, Trial.encoder)
+def _with_open_encoder(job: WorkerJob, files: JobFiles) -> UnitWorker:
+    worker = UnitWorker(job, Trial.encoder, files)
     Trial.encoder = worker.session.encoder
     return worker
 

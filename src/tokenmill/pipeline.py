@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -33,9 +33,10 @@ from tokenmill.output.file_maker import FileMaker, FileTask
 from tokenmill.output.file_tasks import FileJob, weight_of
 from tokenmill.output.journal import UnitRecord
 from tokenmill.output.manifest import Manifest
+from tokenmill.output.objects.workspace import ObjectWorkspace
 from tokenmill.output.recovery import bound_revisions, open_job, refuse_output
 from tokenmill.output.result import Result, warnings_of, write_run_record
-from tokenmill.output.workspace import WORK, Workspace
+from tokenmill.output.workspace import WorkArea, Workspace
 from tokenmill.planning.empty_splits import refuse_surely_empty
 from tokenmill.planning.hub_tokenizer import tokenizer_address
 from tokenmill.planning.make import Proposal, make_plan
@@ -45,7 +46,7 @@ from tokenmill.settings import RunSettings
 from tokenmill.system.cache import keep_in_cache, read_from_cache
 from tokenmill.system.interrupts import Interrupts, interruptible, keeping_work
 from tokenmill.system.memory import fit_budget
-from tokenmill.system.store import Place
+from tokenmill.system.store import ObjectStore, Place, place_name
 
 if TYPE_CHECKING:
     from tokenmill.planning.estimate import Estimate, FinishedWork
@@ -67,7 +68,7 @@ class DownloadReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def prepare(
     inputs: Any,
-    output: str | os.PathLike[str],
+    output: Place,
     *,
     observer: Observer | None = None,
     on_plan: Callable[[Proposal], None] | None = None,
@@ -81,15 +82,15 @@ def prepare(
     >>> tokenmill.prepare("data/*.parquet", "out", format="llmc", tokenizer="gpt2")
     """
     observer = observer or Observer()
-    wanted = make_options(options)
+    wanted, told = make_options(options), place_name(output)
     with interruptible() as interrupts, contextlib.ExitStack() as stack:
         if is_dataset(inputs):
-            _refuse_early(wanted, output)
+            _refuse_early(wanted, told)
             train, held = (
                 [
                     file
                     for one in side
-                    for file in stack.enter_context(dataset_files(one, output, wanted.text_column))
+                    for file in stack.enter_context(dataset_files(one, told, wanted.text_column))
                 ]
                 for side in chosen_splits(inputs, wanted.choice)
             )
@@ -101,27 +102,29 @@ def prepare(
                     "-: the kind of data on standard input is not known",
                     hint="add --as jsonl, --as csv or --as text",
                 )
-            _refuse_early(wanted, output)
-            inputs = stack.enter_context(stdin_file(output, sys.stdin.buffer))
+            _refuse_early(wanted, told)
+            inputs = stack.enter_context(stdin_file(told, sys.stdin.buffer))
         return _prepare(inputs, output, wanted, observer, on_plan, interrupts)
 
 
 def _prepare(
     inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    output: str | os.PathLike[str],
+    output: Place,
     wanted: Options,
     observer: Observer,
     on_plan: Callable[[Proposal], None] | None,
     interrupts: Interrupts,
 ) -> Result:
     began = time.monotonic()
+    if not isinstance(output, str | os.PathLike):
+        wanted = msgspec.structs.replace(wanted, workers=0)  # no other process could open it
     start_fork_server(**msgspec.structs.asdict(wanted))
     prepared = propose(inputs, output, wanted)
     if prepared.budget.note:
         observer.note(prepared.budget.note)
     if not prepared.run.allow_empty_split:
         refuse_surely_empty(prepared.plan)
-    workspace = Workspace(output, prepared.run.scratch)
+    workspace = open_workspace(output, prepared.run.scratch)
     supply = make_supply(prepared, workspace)
     is_new = not workspace.has(workspace.plan) and not workspace.has(workspace.manifest)
     if prepared.run.overwrite or not workspace.has(workspace.manifest):
@@ -145,12 +148,12 @@ def _prepare(
                 refuse_changed(source)
             manifest = _commit(run, workspace, record)
         seconds = time.monotonic() - began
-        if workspace.has(WORK):
+        if workspace.has_work():
             if record or not workspace.has(workspace.run_record):  # a crash may have come after it
                 write_run_record(workspace, prepared, record, seconds)
             workspace.remove_work()
     return Result(
-        output=os.fspath(output),
+        output=place_name(output),
         manifest=manifest,
         already_done=not record,
         seconds=seconds,
@@ -202,6 +205,15 @@ def download(
     )
 
 
+def open_workspace(output: Place, scratch: str = "") -> WorkArea:
+    """The output in a folder, or in a store of whole files."""
+    if isinstance(output, str | os.PathLike):
+        return Workspace(output, scratch)
+    if not hasattr(output, "write_parts"):
+        raise UsageError(f"{output.where()}: cannot be written to")
+    return ObjectWorkspace(cast("ObjectStore", output), scratch)
+
+
 def no_plan(_: Proposal) -> None:
     """Nobody wants to see it."""
 
@@ -223,7 +235,7 @@ def _refuse_early(wanted: Options, output: str | os.PathLike[str]) -> None:
         plan_settings(wanted, output)
 
 
-def make_supply(prepared: Proposal, workspace: Workspace) -> Downloads:
+def make_supply(prepared: Proposal, workspace: WorkArea) -> Downloads:
     run = prepared.run
     return Downloads(prepared.plan, workspace, keep=run.keep_downloads, downloads=run.downloads)
 
@@ -303,21 +315,22 @@ def _survey(
 
 
 def propose(
-    inputs: Any, output: str | os.PathLike[str], options: Options, *, keep_listings: bool = True
+    inputs: Any, output: Place, options: Options, *, keep_listings: bool = True
 ) -> Proposal:
     """The plan of a job, bound to the same commits of the Hub if the job is unfinished.
 
     `keep_listings`: in the cache, so that the inputs are found again without a request.
     """
     shelf = ListCache(read_from_cache)
-    prepared = make_plan(inputs, output, options, shelf, lambda: bound_revisions(Workspace(output)))
+    revisions = functools.partial(bound_revisions, open_workspace(output))
+    prepared = make_plan(inputs, place_name(output), options, shelf, revisions)
     for name, content in shelf.new.items() if keep_listings else ():
         with contextlib.suppress(TokenmillError):  # then the Hub is asked again
             keep_in_cache(name, content)
     return prepared
 
 
-def _commit(run: EncodingRun, workspace: Workspace, record: dict[str, Any]) -> Manifest:
+def _commit(run: EncodingRun, workspace: WorkArea, record: dict[str, Any]) -> Manifest:
     """Make what no unit wrote, and publish; what that took is added to the record of the run."""
     # Workers have written the first copy of the tokens; the others may take a while.
     others = [layout.format for layout in copies_of(run.plan.settings)[1:]]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,8 @@ import numpy.typing as npt
 U8 = npt.NDArray[np.uint8]
 I64 = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+Integers = npt.NDArray[np.integer]
+Integer = TypeVar("Integer", bound=np.integer)
 
 _libc = ctypes.CDLL(None)
 _libc.memchr.restype = ctypes.c_void_p
@@ -244,7 +246,22 @@ def documents_with(texts: Texts, strings: Iterable[bytes]) -> list[int]:
 def documents_at(texts: Texts, positions: I64) -> list[int]:
     """The documents at these places of `texts.used()`, each once, in order."""
     ends = texts.offsets[1:] - texts.offsets[0]
-    found: list[int] = np.unique(np.searchsorted(ends, positions, side="right")).tolist()
+    found: list[int] = distinct(np.searchsorted(ends, positions, side="right")).tolist()
+    return found
+
+
+def distinct(numbers: npt.NDArray[Integer]) -> npt.NDArray[Integer]:
+    """The numbers in order, each once. `np.unique` imports numpy.ma: 10 ms in every worker."""
+    ordered = np.sort(numbers)
+    first = np.ones(len(ordered), bool)
+    first[1:] = ordered[1:] != ordered[:-1]
+    return ordered[first]
+
+
+def are_among(numbers: Integers, ordered: Integers) -> Flags:
+    """Which of the numbers are among those of an array in order, which is not empty."""
+    place = np.searchsorted(ordered, numbers)
+    found: Flags = ordered[np.minimum(place, len(ordered) - 1)] == numbers
     return found
 
 

@@ -259,7 +259,8 @@ def verify(directory: str, deep: bool, as_json: bool, **options: Any) -> int:
         raise click.UsageError("--sample, --source-root and --tokenizer are for --deep")
     import msgspec
 
-    from tokenmill.cli.reports import deep_lines, deep_progress, verify_lines
+    from tokenmill.cli.progress import deep_progress
+    from tokenmill.cli.reports import deep_lines, verify_lines
     from tokenmill.dataset.deep.verification import verify_deep
     from tokenmill.dataset.verification import verify as check
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
 
-from tokenmill.amounts import counted, show_count, show_duration, show_speed
+from tokenmill.amounts import counted, show_bytes, show_count, show_duration, show_speed
 from tokenmill.engines.events import Event
 from tokenmill.engines.observer import Observer, Snapshot
 from tokenmill.errors import safe
@@ -174,3 +174,26 @@ def shown_progress(quiet: bool, progress: str) -> Observer:
     if progress == "json":
         return JsonProgress()
     return LiveProgress() if sys.stderr.isatty() else PlainProgress()
+
+
+def deep_progress() -> Callable[[int, int], None]:
+    """A line on stderr every few seconds."""
+    began = printed = time.monotonic()
+    before = 0
+
+    def show(done: int, total: int) -> None:
+        nonlocal printed, before
+        now = time.monotonic()
+        if now - printed >= PLAIN_SECONDS:
+            printed = now
+            how = show_speed(done / (now - began))
+            if done == before:  # documents are compared whole
+                how = f"a large document is under way ({show_duration(now - began)} so far)"
+            before = done
+            print(
+                f"compared {show_bytes(done)} of {show_bytes(total)} of text, {how}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    return show

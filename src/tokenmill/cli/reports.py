@@ -1,20 +1,16 @@
-"""What `plan`, `inspect`, `status` and `verify` print, for people; `--json` has the same facts.
+"""What `plan`, `inspect` and `verify` print, for people; `--json` has the same facts.
 
 Functions return lines and print nothing. Numbers that are estimates say so.
 """
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable
 from typing import Any
 
 import click
 import msgspec
 
 from tokenmill.amounts import counted, show_bytes, show_duration, show_speed
-from tokenmill.cli.progress import PLAIN_SECONDS
 from tokenmill.cli.summary import empty_note, warning_lines
 from tokenmill.dataset.deep.comparison import DeepReport
 from tokenmill.dataset.inspection import Bin, Summary
@@ -62,6 +58,7 @@ def plan_dict(prepared: Proposal, estimate: Estimate) -> dict[str, Any]:
         "skipped": prepared.found.skipped,
         "estimate": estimate,
         "needs": prepared.needs,
+        "reuse": prepared.reuse,
         "warnings": estimate.warnings,
         "run": prepared.run,
         "encoder": prepared.decision,
@@ -298,26 +295,3 @@ def deep_lines(report: DeepReport) -> list[str]:
         more = " (--sample all compares every document)" if report.mode == "time" else ""
         lines.append(f"  {report.stopped}{more if report.ok else ''}")
     return lines
-
-
-def deep_progress() -> Callable[[int, int], None]:
-    """A line on stderr every few seconds."""
-    began = printed = time.monotonic()
-    before = 0
-
-    def show(done: int, total: int) -> None:
-        nonlocal printed, before
-        now = time.monotonic()
-        if now - printed >= PLAIN_SECONDS:
-            printed = now
-            how = show_speed(done / (now - began))
-            if done == before:  # documents are compared whole
-                how = f"a large document is under way ({show_duration(now - began)} so far)"
-            before = done
-            print(
-                f"compared {show_bytes(done)} of {show_bytes(total)} of text, {how}",
-                file=sys.stderr,
-                flush=True,
-            )
-
-    return show

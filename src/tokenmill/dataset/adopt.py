@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from tokenmill.dataset.conversion import make_dataset, pieces_of
+from tokenmill.dataset.conversion import make_dataset
 from tokenmill.dataset.foreign_files import ForeignFile, find_foreign
 from tokenmill.errors import InputError, UsageError
 from tokenmill.formats import get_format
 from tokenmill.formats.base import Array, narrow
 from tokenmill.output.commit import IMPORTED, Content
 from tokenmill.output.editions import DatasetFile, dataset_file, index_tables
-from tokenmill.output.file_maker import FileMaker, digested, made_file
+from tokenmill.output.file_maker import FileMaker, digested, made_file, pieces_of
 from tokenmill.output.manifest import SplitEntry
 from tokenmill.output.result import Result
 from tokenmill.output.workspace import Workspace
@@ -275,7 +275,7 @@ def _adopt(
             )
         )
     every = theirs + ours
-    every += index_tables(every, b"", maker.files)
+    every += index_tables(every, b"", maker)
     return Content(every, splits, total.to_dict(), sources, [])
 
 

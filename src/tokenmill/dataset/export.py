@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from tokenmill.amounts import show_bytes
-from tokenmill.dataset.conversion import make_dataset, pieces_of
+from tokenmill.dataset.conversion import make_dataset
 from tokenmill.dataset.loader import Dataset, open_dataset
 from tokenmill.dataset.streams import Stream, open_streams
 from tokenmill.dataset.verification import missing_files, read_run, verify
@@ -30,7 +30,7 @@ from tokenmill.output.editions import (
     index_tables,
     make_editions,
 )
-from tokenmill.output.file_maker import FileMaker
+from tokenmill.output.file_maker import FileMaker, pieces_of
 from tokenmill.output.file_tasks import FileJob, MakeFiles
 from tokenmill.output.manifest import Manifest
 from tokenmill.output.result import Result, warnings_of_splits
@@ -201,14 +201,14 @@ def _convert(
     note("writing")
     manifest, settings, streams = source.manifest, plan.settings, open_streams(source)
     about = tuple(map(_stream_files, streams))
-    job = FileJob(settings, about, source.store.where(), str(maker.output))
+    job = FileJob(settings, about, source.store.where(), maker.workspace.where())
     cuts = [cut_edition(plan, layout, streams, room) for layout in settings.layouts]
     if not isinstance(source.store, FolderStore):
         make_files = None  # no other process could open it
     editions = make_editions(plan, cuts, job, maker, make_files)
     files = [file for edition in editions for file in edition.files]
     files += _index(source, settings, streams, maker)
-    files += index_tables(files, read_small(source.store, UNITS), maker.files)
+    files += index_tables(files, read_small(source.store, UNITS), maker)
     grows = _grows(manifest, settings, settings.first)
 
     def counted(counts: dict[str, Any]) -> dict[str, Any]:
@@ -232,7 +232,7 @@ def _index(
     for entry in source.manifest.files:
         if entry.kind not in ("ends", "runs", "quarantine"):
             continue
-        working = "-".join(entry.path.split("/"))
+        working = maker.workspace.name_of("-".join(entry.path.split("/")), entry.path)
         if entry.kind == "ends":
             made = maker.make(working, _ends(by_name[entry.stream]))
         else:

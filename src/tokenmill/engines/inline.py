@@ -9,8 +9,6 @@ from collections import deque
 from tokenmill.engines import events, messages
 from tokenmill.engines.loop import WorkerLoop
 from tokenmill.engines.run import Run
-from tokenmill.engines.unit import UnitWorker
-from tokenmill.output.file_tasks import FileJob, FileWorker
 
 WORKER = 0  # the number of the only one
 WAIT_SECONDS = 0.05
@@ -18,8 +16,7 @@ WAIT_SECONDS = 0.05
 
 def run_inline(run: Run) -> None:
     """A worker's loop, with the engine itself as its channel."""
-    job = run.job
-    worker = FileWorker(job) if isinstance(job, FileJob) else UnitWorker(job)
+    worker = run.open_worker()
     run.log.add(events.WorkersAtWork(1))
     run.dispatch.joined(WORKER)
     with contextlib.closing(worker):

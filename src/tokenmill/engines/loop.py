@@ -86,6 +86,7 @@ class WorkerLoop:
         self.send(messages.Activity("write", place.unit.part))
         encoded = self.held.pop(place.unit)
         record = self.worker.place(encoded, place.before)
+        self.worker.files.unit_written(record)
         encoded.forget_spilled()
         self.send(messages.UnitWritten(record, self.worker.session.stats))
         self.after_writing(record)

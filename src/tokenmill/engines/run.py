@@ -14,11 +14,11 @@ from tokenmill.engines.frontier import SegmentProgress
 from tokenmill.engines.messages import FileMade
 from tokenmill.engines.observer import EventLog, Observer, Snapshot
 from tokenmill.engines.supply import Downloads
-from tokenmill.engines.unit import WorkerJob
+from tokenmill.engines.unit import UnitWorker, WorkerJob
 from tokenmill.inputs.kinds import segments_of
 from tokenmill.inputs.segments import Segment, UnitId
 from tokenmill.output.file_maker import FileMaker, FileTask
-from tokenmill.output.file_tasks import FileJob, effort_of, weight_of
+from tokenmill.output.file_tasks import FileJob, FileWorker, effort_of, weight_of
 from tokenmill.output.journal import UnitRecord
 from tokenmill.output.recovery import JobState
 from tokenmill.planning.make import Proposal
@@ -40,6 +40,10 @@ class Run(abc.ABC):
     @property
     def snapshot(self) -> Snapshot:
         return self.log.snapshot
+
+    @abc.abstractmethod
+    def open_worker(self) -> UnitWorker | FileWorker:
+        """A worker in this process."""
 
     def keep_up(self) -> None:
         """Called several times a second: end on a signal, make durable what was written."""
@@ -73,6 +77,8 @@ class _NoUnits:
 class FilesRun(Run):
     """Files made of tokens that are there already: other formats, or another dataset."""
 
+    job: FileJob
+
     def __init__(
         self,
         job: FileJob,
@@ -98,6 +104,10 @@ class FilesRun(Run):
             on_event=log.add,
         )
 
+    def open_worker(self) -> FileWorker:
+        maker = self._maker
+        return FileWorker(self.job, maker.source, maker.workspace.open_files())
+
     def _made(self, file: FileTask, message: FileMade) -> None:
         self._done_bytes += weight_of(self.job.settings, file)
         self._maker.note(file, message.pieces, message.info)
@@ -109,6 +119,8 @@ class FilesRun(Run):
 
 
 class EncodingRun(Run):
+    job: WorkerJob
+
     def __init__(
         self,
         prepared: Proposal,
@@ -134,6 +146,9 @@ class EncodingRun(Run):
             self.books,
             on_event=self.log.add,
         )
+
+    def open_worker(self) -> UnitWorker:
+        return UnitWorker(self.job, files=self.books.workspace.open_files())
 
     def keep_up(self) -> None:
         super().keep_up()

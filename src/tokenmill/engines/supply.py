@@ -26,7 +26,7 @@ from tokenmill.inputs.remote.hub import quiet_hub
 from tokenmill.inputs.segments import Segment
 from tokenmill.inputs.source import Source
 from tokenmill.output.journal import UnitRecord
-from tokenmill.output.workspace import Workspace
+from tokenmill.output.workspace import WorkArea
 from tokenmill.planning.needs import Needs, needs_of
 from tokenmill.planning.plan import Plan
 from tokenmill.settings import DEFAULT_DOWNLOADS
@@ -40,7 +40,7 @@ class Downloads:
     def __init__(
         self,
         plan: Plan,
-        workspace: Workspace,
+        workspace: WorkArea,
         *,
         keep: bool = True,
         downloads: int = DEFAULT_DOWNLOADS,
@@ -88,9 +88,9 @@ class Downloads:
         """The disk space for downloads and tokens; `written`: bytes of tokens already on disk."""
         return needs_of(
             self.plan,
-            self.workspace.output,
+            self.workspace.local,
             self.missing,
-            work=None if self.keep else self.workspace.work,
+            work=None if self.keep else self.workspace.downloads.parent,
             at_once=self.downloads + AHEAD,
             written=written,
         )

@@ -26,7 +26,7 @@ from tokenmill.inputs.kinds import kind_named, read_segment, reading_for, refuse
 from tokenmill.inputs.readers.fragments import LONG_BYTES
 from tokenmill.inputs.segments import BATCH_BYTES, UNIT_BYTES, UnitId
 from tokenmill.inputs.source import Source
-from tokenmill.output.files import OutputFiles
+from tokenmill.output.files import JobFiles
 from tokenmill.output.journal import AsideRecord, PieceRecord, UnitRecord
 from tokenmill.output.workspace import Workspace
 from tokenmill.planning.reuse import Reuse
@@ -122,7 +122,9 @@ class EncodedUnit:
 class UnitWorker:
     """Encodes segments into units and writes units to their places."""
 
-    def __init__(self, job: WorkerJob, encoder: ExactEncoder | None = None) -> None:
+    def __init__(
+        self, job: WorkerJob, encoder: ExactEncoder | None = None, files: JobFiles | None = None
+    ) -> None:
         self.job, self.settings, self.memory = job, job.settings, job.budget.worker_bytes
         encoding = job.encoding
         self.session = EncoderSession(
@@ -132,7 +134,7 @@ class UnitWorker:
             growth=REOPEN_BYTES,
         )
         self.old = None if job.reuse is None else OldDocuments(job.reuse, self.session)
-        self.files = OutputFiles(Workspace(job.output))
+        self.files = files or Workspace(job.output).open_files()
         self.rules = CutRule.all_of(job.settings, job.settings.first)
         self.stream_names = [stream_name(s) for s in streams_of(job.settings.val)]
         self.specials = [text.encode() for text in encoding.special_tokens]

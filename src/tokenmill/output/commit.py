@@ -23,8 +23,8 @@ from tokenmill.formats.base import MadeFile, itemsize
 from tokenmill.output.durability import UnitTable
 from tokenmill.output.editions import (
     DatasetFile,
-    Edition,
     EditionCut,
+    as_made,
     checked_cut,
     cut_edition,
     dataset_file,
@@ -32,16 +32,17 @@ from tokenmill.output.editions import (
     lay_out_edition,
     make_editions,
 )
-from tokenmill.output.file_maker import FileMaker, digested
+from tokenmill.output.file_maker import FileMaker, digested, pieces_of
 from tokenmill.output.file_tasks import FileJob, MakeFiles
+from tokenmill.output.files import JobFiles
 from tokenmill.output.manifest import MANIFEST_VERSION, Manifest, SplitEntry
 from tokenmill.output.stored import FileStream, StreamFiles, TokenFile
-from tokenmill.output.workspace import FILES, Workspace, folders_of
+from tokenmill.output.workspace import FILES, WorkArea, Workspace, folders_of
 from tokenmill.planning.empty_splits import refuse_empty
 from tokenmill.planning.plan import Plan
 from tokenmill.settings import is_plain_name
 from tokenmill.system.memory import NO_LIMIT, MemoryShare
-from tokenmill.system.store import PlacedStore, read_range, read_small
+from tokenmill.system.store import Store, read_range, read_small
 from tokenmill.tokens.counts import Counts, State
 from tokenmill.tokens.reframe import ReframedStream
 from tokenmill.tokens.shards import ShardView, number_shards, settle_last
@@ -57,30 +58,37 @@ class _GrownFile:
     def __init__(self, name: str, pieces: U64) -> None:
         self.name = name
         self.pieces = pieces[np.argsort(pieces[:, 0], kind="stable")]
+        self.taken: list[tuple[_GrownFile, int]] = []  # with how far its pieces move
 
     @property
     def size(self) -> int:
         return int(self.pieces[:, 1].sum())
 
-    def put_header(self, header: bytes, files: PlacedStore) -> None:
-        files.write_at(self.name, 0, header)
-        first = np.array([[0, *digested(header)]], np.uint64)
-        self.pieces = np.concatenate((first, self.pieces))
+    def put_header(self, header: bytes) -> None:
+        if header:
+            first = np.array([[0, *digested(header)]], np.uint64)
+            self.pieces = np.concatenate((first, self.pieces))
 
-    def take(self, other: _GrownFile, files: PlacedStore) -> None:
-        """The pieces of another file behind ours: the same bytes at the same place, however often
-        this is begun."""
+    def take(self, other: _GrownFile) -> None:
+        """The pieces of another file come behind ours."""
         shift = self.pieces[-1, 0] + self.pieces[-1, 1] - other.pieces[0, 0]
+        self.taken.append((other, int(shift)))
         moved = other.pieces + np.array([shift, 0, 0], np.uint64)
-        for offset, length, _ in other.pieces.tolist():
-            content = read_range(files, other.name, offset, length)
-            files.write_at(self.name, offset + int(shift), content)
         self.pieces = np.concatenate((self.pieces, moved))
 
-    def made(self, files: PlacedStore) -> MadeFile:
+    def write(self, header: bytes, files: JobFiles) -> None:
+        """Of a file that is in its place: the header, and the files that it takes. The same bytes
+        at the same place, however often this is begun."""
+        for other, shift in self.taken:
+            for offset, length, _ in other.pieces.tolist():
+                content = read_range(files, other.name, offset, length)
+                files.write_at(self.name, offset + shift, content)
+        if header:
+            files.write_at(self.name, 0, header)
+
+    def made(self, actual_size: int) -> MadeFile:
         """The file, once its pieces are checked to be without gap or overlap."""
         offsets, lengths = self.pieces[:, 0], self.pieces[:, 1]
-        actual_size = files.size(self.name) or 0
         has_gap = not np.array_equal(offsets, np.cumsum(lengths) - lengths)
         if has_gap or actual_size != self.size:
             raise StorageError(
@@ -112,7 +120,7 @@ def commit(
     plan: Plan,
     ledger: UnitTable,
     final: State,
-    workspace: Workspace,
+    workspace: WorkArea,
     check_interrupt: Callable[[], None] = lambda: None,
     *,
     allow_empty: bool = True,
@@ -131,20 +139,28 @@ def commit(
     with contextlib.closing(FileMaker(workspace, evidence, check_interrupt)) as maker:
         grown = {name: _GrownFile(name, pieces) for name, pieces in _by_file(ledger).items()}
         about, written = zip(*_working_streams(plan, final, grown), strict=True)
-        streams = [FileStream(maker.files, one) for one in about]
-        index = _index_files(plan, grown, maker.files)
-        layouts, editions = plan.settings.layouts, []
+        source = workspace.grown_files(maker.files, plan.fingerprint)
+        maker.source = None if workspace.has_places else source
+        streams = [FileStream(source, one) for one in about]
+        index = _index_files(plan, grown, source, maker)
+        layouts, editions, cuts, checked = plan.settings.layouts, [], [], as_made
         if not is_made_last(plan.settings):
-            editions = [_written_edition(plan, streams, list(written), grown, maker)]
-        job = FileJob(plan.settings, about, str(workspace.files), str(workspace.output))
-        cuts = [cut_edition(plan, one, streams, room) for one in layouts[len(editions) :]]
-        editions += make_editions(plan, cuts, job, maker, make_files)
+            mine = _written_cut(plan, streams, list(written), grown)
+            if workspace.has_places:
+                editions = [lay_out_edition(plan, mine.cut, maker, mine.finished_in(maker.files))]
+            else:
+                cuts, checked = [mine.cut], mine.checked
+        job = FileJob(plan.settings, about, workspace.where(FILES), workspace.where())
+        cuts += [
+            cut_edition(plan, one, streams, room) for one in layouts[len(editions) + len(cuts) :]
+        ]
+        editions += make_editions(plan, cuts, job, maker, make_files, checked)
         if not allow_empty:
             refuse_empty(plan.settings, editions[0].splits, totals.documents)
         files = [file for edition in editions for file in edition.files] + index
         for _, made in files:
             maker.files.sync(made.working)
-        files += index_tables(files, _units_table(ledger), maker.files)
+        files += index_tables(files, _units_table(ledger), maker)
     content = Content(
         files,
         [split for edition in editions for split in edition.splits],
@@ -161,7 +177,7 @@ def commit(
     return carry_out(plan, content, workspace)
 
 
-def carry_out(plan: Plan, content: Content, workspace: Workspace) -> Manifest:
+def carry_out(plan: Plan, content: Content, workspace: WorkArea) -> Manifest:
     """Write down what is about to be published, then publish it: names for all files, then the
     manifest. The work folder is left to the caller."""
     manifest = Manifest(
@@ -176,14 +192,8 @@ def carry_out(plan: Plan, content: Content, workspace: Workspace) -> Manifest:
     ).sealed()
     # A file of somebody else's has no working name, and stays where it is.
     names = {entry.path: made.working for entry, made in content.files if made.working}
-    decision = Commit(names, manifest)
-    store = workspace.store
-    store.write_whole(workspace.commit, msgspec.json.encode(decision))
-    for path, working in decision.names.items():
-        store.publish(f"{FILES}/{working}", path)
-    for folder in folders_of(decision.names):
-        store.sync_names(folder)
-    store.write_whole(workspace.manifest, decision.manifest.encode())
+    decision = msgspec.json.encode(Commit(names, manifest))
+    workspace.publish(names, decision, manifest.encode())
     return manifest
 
 
@@ -270,16 +280,42 @@ def _working_streams(
     return streams
 
 
-def _written_edition(
+class _WrittenCut(NamedTuple):
+    """The format that the workers wrote: its files to be, and the pieces that each is made of."""
+
+    cut: EditionCut
+    grown: dict[tuple[str, int], _GrownFile]  # by split and number
+
+    def _of(self, shard: ShardView) -> tuple[_GrownFile, bytes]:
+        header = get_format(shard.layout.format).header(shard.layout, shard.tokens)
+        return self.grown[shard.split, shard.number], header
+
+    def finished_in(self, files: JobFiles) -> Callable[[ShardView], MadeFile]:
+        """In a folder its files are there already, but for headers."""
+
+        def finished(shard: ShardView) -> MadeFile:
+            file, header = self._of(shard)
+            file.write(header, files)
+            file.put_header(header)
+            return file.made(files.size(file.name) or 0)
+
+        return finished
+
+    def checked(self, shard: ShardView, made: MadeFile) -> MadeFile:
+        """A file that was made of units: the checksums in the manifest are of their pieces."""
+        file, header = self._of(shard)
+        file.put_header(header)
+        return file.made(made.size)._replace(working=made.working)
+
+
+def _written_cut(
     plan: Plan,
     streams: list[FileStream],
     written: list[list[WorkingFile]],
     grown: dict[str, _GrownFile],
-    maker: FileMaker,
-) -> Edition:
-    """The format that the workers wrote: headers, and the files beside the token files."""
-    layout, files = plan.settings.first, maker.files
-    fmt, size = get_format(layout.format), itemsize(layout)
+) -> _WrittenCut:
+    layout = plan.settings.first
+    size = itemsize(layout)
     reframed = [ReframedStream(stream, plan.settings, layout) for stream in streams]
     shards: list[list[ShardView]] = []
     working: dict[tuple[str, int], _GrownFile] = {}
@@ -291,28 +327,30 @@ def _written_edition(
         for shard in shards[-1]:
             file = working[shard.split, shard.number] = next(unused)
             while file.size < shard.tokens * size:
-                file.take(next(unused), files)  # a last shard that is too short
-
-    def finished_file(shard: ShardView) -> MadeFile:
-        file = working[shard.split, shard.number]
-        header = fmt.header(layout, shard.tokens)
-        if header:
-            file.put_header(header, files)
-        return file.made(files)
-
-    return lay_out_edition(plan, checked_cut(EditionCut(reframed, shards)), maker, finished_file)
+                file.take(next(unused))  # a last shard that is too short
+    return _WrittenCut(checked_cut(EditionCut(reframed, shards)), working)
 
 
-def _index_files(plan: Plan, grown: dict[str, _GrownFile], files: PlacedStore) -> list[DatasetFile]:
+def _index_files(
+    plan: Plan, grown: dict[str, _GrownFile], source: Store, maker: FileMaker
+) -> list[DatasetFile]:
+    def finished(working: str, path: str) -> MadeFile:
+        size = source.size(working) or 0
+        made = grown[working].made(size)
+        name = maker.workspace.name_of(working, path)
+        if name != working:
+            maker.make(name, pieces_of(source, working, size))
+        return made._replace(working=name)
+
     index: list[DatasetFile] = []
     for stream in map(stream_name, streams_of(plan.settings.val)):
         for kind in ("ends", "runs"):
-            working = f"{stream}.{kind}"
+            working, path = f"{stream}.{kind}", f"index/{stream}.{kind}"
             if working in grown:
-                made = grown[working].made(files)
-                index.append(dataset_file(made, f"index/{working}", kind, stream=stream))
+                index.append(dataset_file(finished(working, path), path, kind, stream=stream))
     if "quarantine" in grown:
-        index.append(dataset_file(grown["quarantine"].made(files), QUARANTINE, "quarantine"))
+        made = finished("quarantine", QUARANTINE)
+        index.append(dataset_file(made, QUARANTINE, "quarantine"))
     return index
 
 

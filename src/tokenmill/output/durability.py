@@ -18,9 +18,8 @@ import numpy as np
 
 from tokenmill.errors import RefusedError
 from tokenmill.inputs.segments import UnitId
-from tokenmill.output.files import AppendLog, OutputFiles
 from tokenmill.output.journal import AsideRecord, UnitRecord, frame_record, journal_header
-from tokenmill.output.workspace import JOURNAL, WORK, Workspace
+from tokenmill.output.workspace import JOURNAL, WorkArea
 from tokenmill.planning.plan import Plan
 from tokenmill.settings import RunSettings
 from tokenmill.tokens.counts import Counts
@@ -56,8 +55,8 @@ class UnitTable:
 class FileSync:
     """Makes durable what was written to files: their bytes, and the names of new ones."""
 
-    def __init__(self, workspace: Workspace) -> None:
-        self._files = OutputFiles(workspace)
+    def __init__(self, workspace: WorkArea) -> None:
+        self._files = workspace.open_files()
         self._known_files: set[str] = set()
 
     def sync(self, files: set[str]) -> None:
@@ -79,7 +78,7 @@ class WorkerSync:
 
     def __init__(
         self,
-        workspace: Workspace,
+        workspace: WorkArea,
         run: RunSettings,
         report: Callable[[list[UnitId]], None],
         failed: Callable[[BaseException], None],
@@ -131,7 +130,7 @@ class UnitLog:
         self,
         plan: Plan,
         run: RunSettings,
-        workspace: Workspace,
+        workspace: WorkArea,
         durable: list[UnitRecord],
         journal_length: int,
         expected: dict[UnitId, UnitRecord],
@@ -145,11 +144,8 @@ class UnitLog:
         self.encoded_units = 0
         self.expected = expected
         self.on_durable: Callable[[list[UnitRecord]], None] = lambda records: None
-        self._journal = AppendLog(
-            workspace.store.within(WORK),
-            JOURNAL,
-            journal_length,
-            journal_header(plan.fingerprint),
+        self._journal = workspace.open_log(
+            JOURNAL, journal_length, journal_header(plan.fingerprint)
         )
         self._file_sync = FileSync(workspace)
         self._waiting: dict[UnitId, UnitRecord] = {}  # written, in this order

@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 
 from tokenmill.formats import get_format
 from tokenmill.formats.base import Buffers, MadeFile, MadeShards
-from tokenmill.output.file_maker import FileMaker, FileTask, digested, made_file
-from tokenmill.output.file_tasks import FileJob, MakeFiles, tasks_of, working_name
+from tokenmill.output.file_maker import FileMaker, FileTask
+from tokenmill.output.file_tasks import FileJob, MakeFiles, tasks_of, token_file_name
 from tokenmill.output.manifest import FileEntry, SplitEntry, checksum_of_digests
 from tokenmill.planning.plan import BoundPlan, Plan
 from tokenmill.settings import Layout
 from tokenmill.system.memory import NO_LIMIT, MemoryShare
-from tokenmill.system.store import PlacedStore
 from tokenmill.tokens.placement import CutRule
 from tokenmill.tokens.reframe import BLOCK_TOKENS, ReframedStream, StoredStream
 from tokenmill.tokens.shards import (
@@ -34,6 +33,15 @@ PIECES = "index/pieces"
 UNITS = "index/units"
 
 DatasetFile = tuple[FileEntry, MadeFile]
+
+
+# What is known of a token file beside what its maker noted: the pieces that units wrote.
+CheckFile = Callable[[ShardView, MadeFile], MadeFile]
+
+
+def as_made(shard: ShardView, made: MadeFile) -> MadeFile:
+    """Nothing else is known of it."""
+    return made
 
 
 class Edition(NamedTuple):
@@ -60,11 +68,12 @@ class EditionCut(NamedTuple):
     streams: list[ReframedStream]
     shards: list[list[ShardView]]  # of each stream
 
-    @property
-    def tasks(self) -> list[list[FileTask]]:
+    def tasks(self, maker: FileMaker) -> list[list[FileTask]]:
         """For each token file, what is to be done to make it."""
         return [
-            tasks_of(shard, number) for number, mine in enumerate(self.shards) for shard in mine
+            tasks_of(shard, number, maker.workspace)
+            for number, mine in enumerate(self.shards)
+            for shard in mine
         ]
 
 
@@ -109,13 +118,16 @@ def _check_memory(shard: ShardView, room: MemoryShare) -> None:
         )
 
 
-def make_edition(plan: Plan | BoundPlan, cut: EditionCut, maker: FileMaker) -> Edition:
+def make_edition(
+    plan: Plan | BoundPlan, cut: EditionCut, maker: FileMaker, checked: CheckFile = as_made
+) -> Edition:
     """Every file of one format. Token files that workers have made are found; others are made."""
-    tasks = {parts[0].working: parts for parts in cut.tasks}
+    tasks = {parts[0].working: parts for parts in cut.tasks(maker)}
 
     def token_file(shard: ShardView) -> MadeFile:
-        working = working_name(shard)
-        return maker.joined(tasks[working]) or maker.make(working, tokens_of(shard))
+        working = token_file_name(shard, maker.workspace)
+        made = maker.joined(tasks[working]) or maker.make(working, tokens_of(shard))
+        return checked(shard, made)
 
     return lay_out_edition(plan, cut, maker, token_file)
 
@@ -126,13 +138,17 @@ def make_editions(
     job: FileJob,
     maker: FileMaker,
     make_files: MakeFiles | None,
+    checked: CheckFile = as_made,
 ) -> list[Edition]:
     """Token files of all formats at once, by all workers; then, format by format, what is made of
-    all of them: indexes, and names that hold a total."""
+    all of them: indexes, and names that hold a total. `checked`: of the first format."""
     if make_files is not None:
-        tasks = [task for cut in cuts for parts in cut.tasks for task in parts]
-        make_files(job, maker.missing(tasks), maker)
-    return [make_edition(plan, cut, maker) for cut in cuts]
+        tasks = [task for cut in cuts for parts in cut.tasks(maker) for task in parts]
+        missing = maker.missing(tasks)
+        maker.workspace.announce([task.working for task in missing])
+        make_files(job, missing, maker)
+    checks = (checked, *[as_made] * len(cuts))
+    return [make_edition(plan, cut, maker, check) for cut, check in zip(cuts, checks, strict=False)]
 
 
 def lay_out_edition(
@@ -151,7 +167,8 @@ def lay_out_edition(
     made_shards: MadeShards = {}
 
     def add(path: str, buffers: Buffers) -> None:
-        made = maker.make(f"{fmt.name}-file-{len(beside):06d}", buffers)
+        working = f"{fmt.name}-file-{len(beside):06d}"
+        made = maker.make(maker.workspace.name_of(working, folder + path), buffers)
         beside.append(dataset_file(made, folder + path, "sidecar", format=fmt.name))
 
     for stream, mine in zip(*cut, strict=True):
@@ -169,17 +186,14 @@ def lay_out_edition(
     return Edition(files + beside, splits)
 
 
-def index_tables(files: list[DatasetFile], units: bytes, output: PlacedStore) -> list[DatasetFile]:
+def index_tables(files: list[DatasetFile], units: bytes, maker: FileMaker) -> list[DatasetFile]:
     """The tables of units and of all files' pieces. Each is stored as a single piece, because
     the other pieces are found through it."""
     tables = []
     pieces = b"".join(made.pieces.tobytes() for _, made in files)
     for path, content in ((UNITS, units), (PIECES, pieces)):
-        working = path.replace("/", "-")
-        output.truncate(working, 0)
-        output.write_at(working, 0, content)
-        output.sync(working)
-        made = made_file(working, [digested(content)], {})
+        working = maker.workspace.name_of(path.replace("/", "-"), path)
+        made = maker.put(working, content)
         tables.append(dataset_file(made, path, path.removeprefix("index/")))
     return tables
 

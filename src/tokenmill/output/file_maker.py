@@ -14,15 +14,16 @@ import msgspec
 import numpy as np
 import xxhash
 
+from tokenmill.errors import InputError
 from tokenmill.formats.base import Buffers, Info, MadeFile
-from tokenmill.output.files import AppendLog, OutputFiles, is_intact
-from tokenmill.output.journal import framed, journal_header, read_log
-from tokenmill.output.workspace import Workspace
+from tokenmill.output.files import GrowingLog, JobFiles, is_intact
+from tokenmill.output.journal import framed, journal_header
+from tokenmill.output.workspace import WorkArea
 from tokenmill.system.disk import Buffer
-from tokenmill.system.store import PlacedStore, has_file
+from tokenmill.system.store import Store, has_file, read_range
 
 PIECE_BYTES = 8 << 20
-LOG = "made"
+LOG = "files/made"
 _decode = msgspec.msgpack.Decoder(tuple[str, list[tuple[int, int]], Info]).decode
 
 
@@ -58,30 +59,33 @@ def digested(content: Buffer) -> tuple[int, int]:
 
 
 def write_pieces(
-    files: PlacedStore,
+    files: JobFiles,
     working: str,
     buffers: Buffers,
     on_piece: Callable[[int], None],
     *,
-    start: int = 0,
+    start: int | None = None,
 ) -> tuple[list[tuple[int, int]], Info]:
-    """Write a file from byte `start` on; its pieces, and what its format notes of it.
-
-    Nothing is cut off first. A worker that was taken for dead, and goes on after another has made
-    the same file, only writes the same bytes to the same place.
-    """
+    """Write a file; its pieces, and what its format notes of it. With `start`: only these bytes of
+    it, from there on."""
     info: Info = {}
 
     def noted() -> Iterator[Buffer]:
         info.update((yield from cast("Generator[Any, None, Info | None]", buffers)) or {})
 
+    def digested_pieces() -> Iterator[Buffer]:
+        for piece in _in_pieces(noted()):
+            on_piece(len(piece))
+            pieces.append(digested(piece))
+            yield piece
+
     pieces: list[tuple[int, int]] = []
-    at = start
-    for piece in _in_pieces(noted()):
-        on_piece(len(piece))
-        files.write_at(working, at, piece)
-        pieces.append(digested(piece))
-        at += len(piece)
+    if start is None:
+        files.write_file(working, digested_pieces())
+        return pieces, info
+    for piece in digested_pieces():
+        files.write_at(working, start, piece)
+        start += len(piece)
     return pieces, info
 
 
@@ -89,15 +93,15 @@ class FileMaker:
     """Makes files in the work folder, each once."""
 
     def __init__(
-        self, workspace: Workspace, fingerprint: str, check_interrupt: Callable[[], None]
+        self, workspace: WorkArea, fingerprint: str, check_interrupt: Callable[[], None]
     ) -> None:
-        self.output = workspace.output
-        self.files = OutputFiles(workspace)
+        self.workspace, self.files = workspace, workspace.open_files()
         self.check_interrupt = check_interrupt
+        self.source: Store | None = None  # of what files are made; None: a worker opens it by name
         self._header = journal_header(fingerprint)
-        self._log: AppendLog | None = None
-        known, self._length = read_log(
-            self.files, LOG, fingerprint, lambda body: made_file(*_decode(body))
+        self._log: GrowingLog | None = None
+        known, self._length = workspace.read_log(
+            LOG, fingerprint, lambda body: made_file(*_decode(body))
         )
         self.kept = {made.working: made for made in known}
         self._checked: set[str] = set()  # of them: made, or found whole, by this run
@@ -106,13 +110,20 @@ class FileMaker:
         """A file of these buffers; what is left of an earlier attempt is kept if it is whole."""
         if self._is_whole(working):
             return self.kept[working]
+        self.workspace.announce([working])
         pieces, info = write_pieces(self.files, working, buffers, lambda _: self.check_interrupt())
         made = made_file(working, pieces, info)
-        self.files.truncate(working, made.size)
         self.files.sync(made.working)
         self.files.sync_names("")
         self._note(made)
         return made
+
+    def put(self, working: str, content: bytes) -> MadeFile:
+        """A file that is a single piece; made anew each time."""
+        self.workspace.announce([working])
+        self.files.write_file(working, [content])
+        self.files.sync(working)
+        return made_file(working, [digested(content)], {})
 
     # --- files that workers make ---------------------------------------------------------------
 
@@ -144,7 +155,7 @@ class FileMaker:
 
     def _note(self, made: MadeFile) -> None:
         if self._log is None:
-            self._log = AppendLog(self.files.within(""), LOG, self._length, self._header)
+            self._log = self.workspace.open_log(LOG, self._length, self._header)
         record = made.working, made.pieces.tolist(), made.info
         self._log.append(framed(msgspec.msgpack.encode(record)))
         self.kept[made.working] = made
@@ -173,6 +184,17 @@ class FileMaker:
         if self._log is not None:
             self._log.close()
             self._log = None
+
+
+def pieces_of(store: Store, name: str, size: int) -> Generator[bytes, None, None]:
+    """The first `size` bytes of a file, as they are cut for checksums."""
+    at = 0
+    while at < size:
+        content = read_range(store, name, at, min(PIECE_BYTES, size - at))
+        if not content:
+            raise InputError(f"{store.where(name)}: became shorter while it was read")
+        yield content
+        at += len(content)
 
 
 def _in_pieces(buffers: Iterator[Buffer]) -> Iterator[Buffer]:

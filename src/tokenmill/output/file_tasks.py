@@ -17,11 +17,11 @@ import msgspec
 from tokenmill.formats import get_format
 from tokenmill.formats.base import Info, itemsize
 from tokenmill.output.file_maker import PIECE_BYTES, FileMaker, FileTask, write_pieces
-from tokenmill.output.files import OutputFiles
+from tokenmill.output.files import JobFiles
 from tokenmill.output.stored import FileStream, StreamFiles
-from tokenmill.output.workspace import Workspace
+from tokenmill.output.workspace import WorkArea, Workspace
 from tokenmill.settings import PlanSettings
-from tokenmill.system.store import FolderStore
+from tokenmill.system.store import FolderStore, Store
 from tokenmill.tokens.reframe import BLOCK_TOKENS, ReframedStream
 from tokenmill.tokens.shards import ShardView, tokens_of
 
@@ -56,12 +56,18 @@ def working_name(shard: ShardView) -> str:
     return f"{shard.layout.format}-tokens-{shard.split}-{shard.number:06d}"
 
 
-def tasks_of(shard: ShardView, stream: int) -> list[FileTask]:
-    """The tasks that make a token file. Only a plain format's is cut: where every byte of it goes
-    is known before the bytes before it are made."""
+def token_file_name(shard: ShardView, workspace: WorkArea) -> str:
+    """The name under which a token file is made."""
+    path = shard.settings.folder_of(shard.layout) + shard.path
+    return workspace.name_of(working_name(shard), path)
+
+
+def tasks_of(shard: ShardView, stream: int, workspace: WorkArea) -> list[FileTask]:
+    """The tasks that make a token file. Only a plain format's is cut, in a folder: where every byte
+    of it goes is known before the bytes before it are made."""
     layout, fmt = shard.layout, get_format(shard.layout.format)
     whole = FileTask(
-        working_name(shard),
+        token_file_name(shard, workspace),
         shard.settings.layouts.index(layout),
         stream,
         shard.split,
@@ -73,7 +79,7 @@ def tasks_of(shard: ShardView, stream: int) -> list[FileTask]:
         shard.documents,
     )
     size = fmt.header_bytes(layout) + shard.tokens * itemsize(layout)
-    if fmt.write is not None or size <= RANGE_BYTES:
+    if fmt.write is not None or size <= RANGE_BYTES or not workspace.has_places:
         return [whole]
     return [
         msgspec.structs.replace(whole, start=at, stop=min(at + RANGE_BYTES, size))
@@ -97,10 +103,13 @@ def range_of(shard: ShardView, start: int, stop: int) -> Generator[Any, None, No
 class FileWorker:
     """Makes files; the same in a worker process and in the caller's."""
 
-    def __init__(self, job: FileJob) -> None:
+    def __init__(
+        self, job: FileJob, source: Store | None = None, files: JobFiles | None = None
+    ) -> None:
+        """`source`, `files`: where only this process can open them."""
         self.job = job
-        self.files = OutputFiles(Workspace(job.output))
-        self._store = FolderStore(job.source)
+        self.files = files or Workspace(job.output).open_files()
+        self._store = source or FolderStore(job.source)
         self._stream = functools.lru_cache(maxsize=None)(self._open)
 
     def _open(self, layout: int, stream: int) -> ReframedStream:
@@ -125,9 +134,8 @@ class FileWorker:
         buffers: Iterable[Any] = tokens_of(shard)
         if task.stop:
             buffers = range_of(shard, task.start, task.stop)
-        made = write_pieces(self.files, task.working, buffers, on_piece, start=task.start)
-        if not task.stop:
-            self.files.truncate(task.working, sum(length for length, _ in made[0]))
+        start = task.start if task.stop else None
+        made = write_pieces(self.files, task.working, buffers, on_piece, start=start)
         self.files.sync(task.working)
         self.files.sync_names("")
         return made

@@ -1,22 +1,75 @@
-"""Files that grow: tokens in their places, and logs that only grow at their end.
+"""Files of a job as they are written: tokens in their places, and logs that only grow at their end.
 
 Tokens are written with pwrite, synced in bulk, and only then named in the journal.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
 import xxhash
 
-from tokenmill.output.workspace import Workspace
+from tokenmill.output.journal import UnitRecord
+from tokenmill.system.disk import Buffer
 from tokenmill.system.store import PlacedFolder, PlacedStore, Store
+
+
+class JobFiles(Store, Protocol):
+    """What workers write to, and what files are made in: a folder, or objects."""
+
+    def write_at(self, name: str, offset: int, buffer: Buffer) -> None:
+        """A piece of a unit."""
+        ...
+
+    def unit_written(self, record: UnitRecord) -> None:
+        """All pieces of a unit have been given."""
+        ...
+
+    def write_file(self, name: str, pieces: Iterable[Buffer]) -> None:
+        """A file of these pieces, and nothing behind them."""
+        ...
+
+    def truncate(self, name: str, size: int) -> None:
+        """Cut off what an earlier job left behind a file."""
+        ...
+
+    def sync(self, name: str) -> None: ...
+
+    def sync_names(self, folder: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class GrowingLog(Protocol):
+    """A log that is opened where its valid records end."""
+
+    def append(self, content: bytes) -> None:
+        """Durable when this returns."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class OutputFiles(PlacedFolder):
     """The files of a job as they grow, by their name in the work folder."""
 
-    def __init__(self, workspace: Workspace) -> None:
-        super().__init__(workspace.files)
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
         self.hold()
+
+    def unit_written(self, record: UnitRecord) -> None:
+        """Its pieces are in their places already."""
+
+    def write_file(self, name: str, pieces: Iterable[Buffer]) -> None:
+        """Nothing is cut off before the end. A worker that was taken for dead, and goes on after
+        another has made the same file, only writes the same bytes to the same place."""
+        size = 0
+        for piece in pieces:
+            self.write_at(name, size, piece)
+            size += memoryview(piece).nbytes
+        self.truncate(name, size)
 
 
 class AppendLog:

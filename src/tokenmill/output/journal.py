@@ -77,7 +77,7 @@ def framed(body: bytes) -> bytes:
 
 
 def read_journal(store: Store, name: str, fingerprint: str) -> tuple[list[UnitRecord], int]:
-    return read_log(store, name, fingerprint, _unit_record)
+    return read_log(store, name, fingerprint, unit_record)
 
 
 def read_log(
@@ -114,7 +114,7 @@ def framed_records(content: bytes, position: int) -> Iterator[tuple[bytes, int]]
         yield body, position
 
 
-def _unit_record(body: bytes) -> UnitRecord:
+def unit_record(body: bytes) -> UnitRecord:
     record = _decode_record(body)
     if not all(_is_plain(piece.file) for piece in record.pieces):
         # The files would be read and written, and must never be outside the work folder.

@@ -26,10 +26,9 @@ from tokenmill.formats import FORMATS, is_format
 from tokenmill.inputs.source import SAMPLED, Source
 from tokenmill.output.commit import IMPORTED, published, read_commit, roll_back
 from tokenmill.output.durability import UnitLog
-from tokenmill.output.files import is_intact
-from tokenmill.output.journal import UnitRecord, read_journal
+from tokenmill.output.journal import UnitRecord, unit_record
 from tokenmill.output.manifest import Manifest
-from tokenmill.output.workspace import FILES, JOURNAL, WORK, Workspace
+from tokenmill.output.workspace import JOURNAL, WORK, WorkArea, Workspace
 from tokenmill.planning.plan import Plan, difference, export_command, only_format_changed
 from tokenmill.settings import RunSettings
 from tokenmill.system.interrupts import keeping_work
@@ -69,18 +68,20 @@ class JobState(msgspec.Struct, frozen=True):
 def open_job(
     plan: Plan,
     run: RunSettings,
-    workspace: Workspace,
+    workspace: WorkArea,
     check_interrupt: Callable[[], None] = lambda: None,
 ) -> Iterator[JobState]:
     """Lock the output, recover what is there, and refuse what would mix or destroy."""
-    refuse_links(workspace.output)
+    refuse_links(workspace)
     if IMPORTED in plan.to_dict():
         _refuse_ours(workspace)
     else:
         _refuse_foreign(workspace)
-    if workspace.has(workspace.manifest) and not workspace.has(WORK) and not run.overwrite:
+    if workspace.has(workspace.manifest) and not workspace.has_work() and not run.overwrite:
         yield JobState(_finished(plan, workspace))
         return
+    if workspace.takes_over and workspace.has(workspace.plan) and not run.overwrite:
+        _compare_bound(plan, workspace)  # or a command by mistake would stop a job of others
     lock = workspace.lock()
     try:
         begun = workspace.has(workspace.removing) and not workspace.has(workspace.manifest)
@@ -90,7 +91,7 @@ def open_job(
             yield JobState(_finished(plan, workspace))
             return
         bound = _bind(plan, workspace)
-        if workspace.has(workspace.commit):
+        if isinstance(workspace, Workspace) and workspace.has(workspace.commit):
             roll_back(workspace)
         workspace.spill.clear()
         workspace.forget_stopped()
@@ -103,7 +104,7 @@ def open_job(
 
 
 @contextlib.contextmanager
-def _noted_end(workspace: Workspace) -> Iterator[None]:
+def _noted_end(workspace: WorkArea) -> Iterator[None]:
     """What stops the job in here is written down for `status`."""
     try:
         yield
@@ -112,10 +113,10 @@ def _noted_end(workspace: Workspace) -> Iterator[None]:
         raise
 
 
-def bound_revisions(workspace: Workspace) -> dict[str, str]:
+def bound_revisions(workspace: WorkArea) -> dict[str, str]:
     """The commits of the Hub that an output is bound to: what it was begun with holds, whatever
     its branch points to today."""
-    refuse_links(workspace.output)
+    refuse_links(workspace)
     for name in (workspace.plan, workspace.manifest):
         with contextlib.suppress(OSError, StorageError, *UNREADABLE):  # for opening it to tell
             content = read_small(workspace.store, name)
@@ -124,7 +125,7 @@ def bound_revisions(workspace: Workspace) -> dict[str, str]:
     return {}
 
 
-def refuse_links(output: Path) -> None:
+def refuse_links(workspace: WorkArea) -> None:
     """Nothing is written or removed through a link inside an output folder.
 
     A folder may come from somebody else, in an archive or from the Hub. A link in place of the
@@ -132,7 +133,9 @@ def refuse_links(output: Path) -> None:
     The output folder itself may be a link: its owner has made it so. Readers follow links to
     files: a download from the Hub is a folder of links into its cache.
     """
-    for path in _touched(output):
+    if not isinstance(workspace, Workspace):
+        return  # objects are no links
+    for path in _touched(workspace.output):
         if os.path.islink(path):
             raise RefusedError(
                 f"{path}: is a symbolic link; tokenmill does not write or remove files "
@@ -156,9 +159,9 @@ def _touched(output: Path) -> Iterator[Path]:
         yield from (Path(parent, name) for name in (*folders, *files))
 
 
-def refuse_output(plan: Plan, workspace: Workspace) -> None:
+def refuse_output(plan: Plan, workspace: WorkArea) -> None:
     """What `prepare` would refuse, found without touching anything."""
-    refuse_links(workspace.output)
+    refuse_links(workspace)
     _refuse_foreign(workspace)
     if workspace.has(workspace.manifest):
         _finished(plan, workspace)
@@ -166,7 +169,7 @@ def refuse_output(plan: Plan, workspace: Workspace) -> None:
         _compare_bound(plan, workspace)
 
 
-def _refuse_foreign(workspace: Workspace) -> None:
+def _refuse_foreign(workspace: WorkArea) -> None:
     """A folder with files must hold a manifest of ours, or a job of ours."""
     if workspace.has(workspace.manifest):
         try:
@@ -177,18 +180,18 @@ def _refuse_foreign(workspace: Workspace) -> None:
                 raise RefusedError(
                     error.message, hint="give another folder with -o; nothing here is touched"
                 ) from None
-    if workspace.has(WORK):
+    if workspace.has_work():
         return
     foreign = workspace.foreign_files()
     if foreign:
         shown = ", ".join(foreign[:5]) + (" ..." if len(foreign) > 5 else "")
         raise RefusedError(
-            f"{workspace.output}: holds files that tokenmill did not make ({shown})",
+            f"{workspace.where()}: holds files that tokenmill did not make ({shown})",
             hint="give a new or empty folder with -o",
         )
 
 
-def _refuse_ours(workspace: Workspace) -> None:
+def _refuse_ours(workspace: WorkArea) -> None:
     """There is nothing to import in files that `prepare` made, and to start over is to remove
     them: `import` is never asked for that."""
     for name in (workspace.manifest, workspace.removing, workspace.plan):
@@ -197,35 +200,35 @@ def _refuse_ours(workspace: Workspace) -> None:
         hint = "look into the folder, and remove it by hand"
         if IMPORTED not in _read_plan(workspace, name, hint).plan:
             raise RefusedError(
-                f"{workspace.output}: tokenmill made these files, so they need no import",
+                f"{workspace.where()}: tokenmill made these files, so they need no import",
                 hint="verify, inspect and export work on a finished dataset as it is"
                 if name == workspace.manifest
                 else "the command that began it completes it",
             )
 
 
-def _remove_old(plan: Plan, workspace: Workspace) -> None:
+def _remove_old(plan: Plan, workspace: WorkArea) -> None:
     """Remove a dataset or an unfinished job of ours, and nothing else. Survives a crash."""
     if workspace.has(workspace.manifest):
         if IMPORTED in Manifest.load(workspace.store).plan and IMPORTED not in plan.to_dict():
             raise RefusedError(
-                f"{workspace.output}: its token files were imported, and tokenmill does not "
+                f"{workspace.where()}: its token files were imported, and tokenmill does not "
                 "remove files of others",
                 hint="give another folder with -o, or remove them by hand",
             )
         workspace.begin_removal()
-    names: list[str] = []
+    names = workspace.announced()
     if workspace.has(workspace.removing):
         old = Manifest.load(workspace.store, workspace.removing)
         theirs = ("tokens", "sidecar") if IMPORTED in old.plan else ()
         names += [entry.path for entry in old.files if entry.kind not in theirs]
-    if workspace.has(workspace.commit):
+    if isinstance(workspace, Workspace) and workspace.has(workspace.commit):
         names += published(workspace, read_commit(workspace))
     workspace.finish_removal([*names, "run.json"] if names else [])
     workspace.clear_work()
 
 
-def _finished(plan: Plan, workspace: Workspace) -> Manifest:
+def _finished(plan: Plan, workspace: WorkArea) -> Manifest:
     manifest = Manifest.load(workspace.store)
     _refuse_difference(manifest.plan, plan, workspace, "holds a dataset made with another plan")
     _refuse_touched(plan, workspace)
@@ -233,32 +236,32 @@ def _finished(plan: Plan, workspace: Workspace) -> Manifest:
     return manifest
 
 
-def _refuse_incomplete(manifest: Manifest, workspace: Workspace) -> None:
+def _refuse_incomplete(manifest: Manifest, workspace: WorkArea) -> None:
     """Names and sizes only: what is in the files, `verify` compares."""
     for file in manifest.files:
         size = workspace.store.size(file.path)
         if size != file.size:
             wrong = "is missing" if size is None else f"has {size:,} bytes instead of {file.size:,}"
             raise VerificationError(
-                f"{workspace.output / file.path}: {wrong}, so the dataset is not complete any more",
+                f"{workspace.where(file.path)}: {wrong}, so the dataset is not complete any more",
                 hint="`tokenmill verify` lists all that is wrong; start again with --overwrite",
             )
 
 
-def _refuse_touched(plan: Plan, workspace: Workspace) -> None:
+def _refuse_touched(plan: Plan, workspace: WorkArea) -> None:
     """Only samples of a large file are compared: one written to since may have changed."""
     times = _times_when_read(workspace)
     for source in plan.sources:
         then = times.get(source.name, source.mtime_ns)
         if source.fingerprint.startswith(SAMPLED) and then != source.mtime_ns:
             raise RefusedError(
-                f"{source.name}: was modified after {workspace.output} was made from it",
+                f"{source.name}: was modified after {workspace.where()} was made from it",
                 hint="if the content is the same, restore the file's time; otherwise start "
                 "over with --overwrite",
             )
 
 
-def _times_when_read(workspace: Workspace) -> dict[str, int]:
+def _times_when_read(workspace: WorkArea) -> dict[str, int]:
     """Modification times of the inputs as the job found them, where a record of them is left."""
     try:
         if workspace.has(workspace.plan):  # a crash while the dataset got its names
@@ -271,31 +274,31 @@ def _times_when_read(workspace: Workspace) -> dict[str, int]:
         return {}  # it is not part of the data: damaged or gone, it is no reason to stop
 
 
-def _refuse_difference(old: dict[str, Any], plan: Plan, workspace: Workspace, what: str) -> None:
+def _refuse_difference(old: dict[str, Any], plan: Plan, workspace: WorkArea, what: str) -> None:
     new = plan.to_dict()
     if old != new:
         hint = "use the same settings to resume, another -o, or --overwrite to start over"
         try:
             lines = difference(old, new) or ["(the records differ)"]
             if workspace.has(workspace.manifest) and only_format_changed(old, new):
-                command = export_command(old, new, str(workspace.output))
+                command = export_command(old, new, workspace.where())
                 hint = (
                     "use another -o, or --overwrite to start over; or, for another format of the "
                     f"same tokens, without encoding again: {command}"
                 )
         except (KeyError, TypeError, AttributeError):
             lines = ["(the record of the old plan is damaged)"]
-        raise RefusedError(f"{workspace.output}: {what}:", lines=lines, hint=hint)
+        raise RefusedError(f"{workspace.where()}: {what}:", lines=lines, hint=hint)
 
 
-def _bind(plan: Plan, workspace: Workspace) -> _BoundPlan:
+def _bind(plan: Plan, workspace: WorkArea) -> _BoundPlan:
     """Create plan.json, or compare with the one there."""
     if not workspace.has(workspace.plan):
         workspace.clear_work()  # what a crash left of a removal belongs to another plan
         mtimes = {source.name: source.mtime_ns for source in plan.sources}
         states = {source.name: _state_of(source) for source in plan.sources}
         content = _BoundPlan(plan.to_dict(), mtimes, states, _local(plan))
-        workspace.store.create(workspace.plan, msgspec.json.encode(content))
+        workspace.bind(msgspec.json.encode(content))
         return content
     return _compare_bound(plan, workspace)
 
@@ -308,7 +311,7 @@ def _local(plan: Plan) -> tuple[Source, ...]:
     )
 
 
-def bound_plan(workspace: Workspace) -> tuple[dict[str, Any], tuple[Source, ...]]:
+def bound_plan(workspace: WorkArea) -> tuple[dict[str, Any], tuple[Source, ...]]:
     """What an unfinished job is bound to, and where its inputs were on this machine."""
     bound = _read_plan(workspace, workspace.plan, "use --overwrite to start over")
     return bound.plan, bound.sources
@@ -318,7 +321,7 @@ def _state_of(source: Source) -> FileState:
     return source.ctime_ns, source.inode
 
 
-def _compare_bound(plan: Plan, workspace: Workspace) -> _BoundPlan:
+def _compare_bound(plan: Plan, workspace: WorkArea) -> _BoundPlan:
     stored = _read_plan(workspace, workspace.plan, "use --overwrite to start over")
     _refuse_difference(stored.plan, plan, workspace, "is bound to another plan")
     return stored
@@ -334,7 +337,7 @@ def _was_touched(source: Source, bound: _BoundPlan) -> bool:
     return source.fingerprint.startswith(SAMPLED) and known != _state_of(source)
 
 
-def _read_plan(workspace: Workspace, name: str, hint: str) -> _BoundPlan:
+def _read_plan(workspace: WorkArea, name: str, hint: str) -> _BoundPlan:
     try:
         return msgspec.json.decode(read_small(workspace.store, name), type=_BoundPlan)
     except UNREADABLE as error:
@@ -345,14 +348,13 @@ def _read_plan(workspace: Workspace, name: str, hint: str) -> _BoundPlan:
 def _recover(
     plan: Plan,
     run: RunSettings,
-    workspace: Workspace,
+    workspace: WorkArea,
     bound: _BoundPlan,
     check_interrupt: Callable[[], None],
 ) -> tuple[UnitLog, list[UnitRecord], QuarantinedRows]:
     """The units that are durable and intact. The units of a file touched since are done again
     and must come out the same: size and sampled content agree, but only that is proof."""
-    store = workspace.store
-    records, length = read_journal(store, f"{WORK}/{JOURNAL}", plan.fingerprint)
+    records, length = workspace.read_log(JOURNAL, plan.fingerprint, unit_record)
     latest = {record.unit: record for record in records}
     touched = {source.number for source in plan.sources if _was_touched(source, bound)}
     expected = {unit: record for unit, record in latest.items() if unit.source in touched}
@@ -360,10 +362,7 @@ def _recover(
 
     def is_whole(record: UnitRecord) -> bool:
         check_interrupt()  # there may be a terabyte of them
-        pieces = record.pieces
-        return all(
-            is_intact(store, f"{FILES}/{p.file}", p.offset, p.length, p.digest) for p in pieces
-        )
+        return workspace.is_whole(record)
 
     with ThreadPoolExecutor(max_workers=4) as pool:
         intact = list(pool.map(is_whole, candidates))

@@ -13,7 +13,7 @@ from tokenmill.amounts import counted, parse_count, show_duration
 from tokenmill.errors import warning
 from tokenmill.formats import get_format
 from tokenmill.output.manifest import Manifest
-from tokenmill.output.workspace import Workspace
+from tokenmill.output.workspace import WorkArea
 from tokenmill.planning.empty_splits import warning_of_short, warnings_of_missing_val
 from tokenmill.planning.make import Proposal
 from tokenmill.planning.plan import same_content
@@ -53,7 +53,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_run_record(
-    workspace: Workspace, prepared: Proposal, run: dict[str, Any], seconds: float
+    workspace: WorkArea, prepared: Proposal, run: dict[str, Any], seconds: float
 ) -> None:
     """run.json: what the manifest must not hold, since it differs from run to run."""
     library = family_of(prepared.encoding).library

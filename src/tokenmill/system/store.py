@@ -13,7 +13,7 @@ import mmap
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -145,6 +145,19 @@ class PlacedStore(Store, Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class ObjectStore(Store, Protocol):
+    """What a bucket can do in addition. Its files are written whole and never changed; nothing is
+    renamed, locked or appended to."""
+
+    def write_parts(self, name: str, parts: Iterable[Buffer]) -> None:
+        """A file of any size, over an existing one. It is there once all parts are, not before."""
+        ...
+
+    def names(self, prefix: str) -> Iterator[str]:
+        """All files whose name begins so, in the order of their names."""
+        ...
 
 
 class FolderStore(Store):
@@ -319,6 +332,11 @@ Place = str | os.PathLike[str] | Store
 
 def store_of(place: Place) -> Store:
     return FolderStore(place) if isinstance(place, str | os.PathLike) else place
+
+
+def place_name(place: Place) -> str:
+    """As a message names it."""
+    return os.fspath(place) if isinstance(place, str | os.PathLike) else place.where()
 
 
 def has_file(store: Store, name: str) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.commands import in_process
 
-from tokenmill.cli import reports
+from tokenmill.cli import progress
 from tokenmill.cli.progress import Rates
 from tokenmill.engines.observer import Snapshot
 from tokenmill.formats import FORMATS
@@ -148,8 +148,8 @@ def test_a_large_document_is_said_to_be_under_way(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(reports.time, "monotonic", lambda: now[0])
-    show = reports.deep_progress()
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    show = progress.deep_progress()
     for done in (0, 0, 5_000_000):
         now[0] += 10
         show(done, 10_000_000)

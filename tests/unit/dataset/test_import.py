@@ -13,8 +13,8 @@ from support.adopted import foreign, inputs  # noqa: F401
 from support.commands import dataset_bytes
 
 import tokenmill
-from tokenmill.dataset import conversion
 from tokenmill.errors import InputError, RefusedError, UsageError
+from tokenmill.output import file_maker
 from tokenmill.output.manifest import Manifest
 from tokenmill.system.interrupts import Interrupts
 
@@ -139,7 +139,7 @@ def test_an_import_can_be_interrupted_while_it_reads(
         if asked > size // 2000:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(conversion, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(file_maker, "PIECE_BYTES", 1000)
     monkeypatch.setattr(Interrupts, "check", check)
     with pytest.raises(KeyboardInterrupt):
         tokenmill.adopt(folder, format="nanogpt")
@@ -153,7 +153,7 @@ def test_an_index_beside_the_tokens_is_read_in_pieces(
     foreign: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = foreign("megatron")
-    monkeypatch.setattr(conversion, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(file_maker, "PIECE_BYTES", 1000)
     manifest = tokenmill.adopt(folder, format="megatron").manifest
     assert all(f.pieces == -(-f.size // 1000) for f in manifest.files if f.kind == "sidecar")
     assert tokenmill.verify(folder).ok

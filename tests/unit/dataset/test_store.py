@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from support.memory_store import MemoryStore
 
 import tokenmill
+from reliability.memory_store import MemoryStore
 from tokenmill.errors import RefusedError, UsageError, VerificationError
 from tokenmill.formats import FORMATS
 from tokenmill.system.store import FolderStore, NotAFileError, Store, has_file, lines, read_whole

@@ -66,7 +66,7 @@ def test_a_large_plain_file_is_cut_at_whole_pieces_and_a_framed_one_is_not() -> 
     assert file_tasks.RANGE_BYTES % (1 << 20) == 0
     shard = shard_of("llmc", [[1, 2, 3]])
     shard.tokens = 100_000_000
-    tasks = tasks_of(shard, 0)
+    tasks = tasks_of(shard, 0, Workspace("out"))
     assert [task.start for task in tasks] == list(
         range(0, 200_000_000 + 1024, file_tasks.RANGE_BYTES)
     )
@@ -74,11 +74,11 @@ def test_a_large_plain_file_is_cut_at_whole_pieces_and_a_framed_one_is_not() -> 
     assert len({task.name for task in tasks}) == len(tasks)
     framed = shard_of("mds", [[1, 2, 3]])
     framed.tokens = 100_000_000
-    assert [task.stop for task in tasks_of(framed, 0)] == [0]
+    assert [task.stop for task in tasks_of(framed, 0, Workspace("out"))] == [0]
 
 
 def test_a_task_is_small_and_names_no_path() -> None:
-    [task] = tasks_of(shard_of("mds", [[1]]), 1)
+    [task] = tasks_of(shard_of("mds", [[1]]), 1, Workspace("out"))
     encoded = msgspec.msgpack.encode(task)
     assert len(encoded) < 100
     assert msgspec.msgpack.decode(encoded, type=FileTask) == task
@@ -205,6 +205,7 @@ def test_a_worker_that_goes_on_after_another_has_made_the_file_takes_nothing_awa
         def late() -> Any:
             yield b"all"
             assert (workspace.files / "one").read_bytes() == b"all of it"
+            yield b" of it"
 
         file_maker.write_pieces(maker.files, "one", late(), lambda _: None)
     assert (workspace.files / "one").read_bytes() == b"all of it"

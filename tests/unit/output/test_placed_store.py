@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tokenmill.errors import RefusedError, StorageError
-from tokenmill.output.files import AppendLog, OutputFiles
+from tokenmill.output.files import AppendLog
 from tokenmill.output.workspace import Workspace, folders_of
 from tokenmill.system import disk as steps
 from tokenmill.system.failpoints import Operation, WatchedDisk
@@ -133,7 +133,7 @@ def test_one_process_holds_a_lock(store: PlacedFolder) -> None:
 def test_a_worker_never_writes_into_a_folder_that_another_plan_has_made(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path)
     workspace.create()
-    files = OutputFiles(workspace)
+    files = workspace.open_files()
     workspace.files.rename(tmp_path / "old")
     workspace.create()
     files.write_at("a", 0, b"late")

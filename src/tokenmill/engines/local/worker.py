@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from typing import Any, Literal
@@ -37,6 +37,10 @@ from tokenmill.tokenizer.encoders.exact import ExactEncoder
 
 # Filled by `preload` in the fork server, before any worker exists: children share its memory.
 _preloaded: dict[tuple[str, str, str], ExactEncoder] = {}
+# Made in the fork server too: it looks at the types of every field.
+_decode_job: Callable[[bytes], WorkerJob | FileJob] = msgspec.msgpack.Decoder(
+    WorkerJob | FileJob
+).decode
 
 
 class PipeChannel:
@@ -74,7 +78,7 @@ def run_worker(connection: Any, job: bytes, inherited: list[Any]) -> None:
     _die_with_parent()
     failpoints.enter("worker")
     with contextlib.suppress(messages.ChannelClosed):
-        task: WorkerJob | FileJob = msgspec.msgpack.decode(job, type=WorkerJob | FileJob)
+        task = _decode_job(job)
         channel = PipeChannel(connection)
         (_FileLoop(channel, task) if isinstance(task, FileJob) else _Loop(channel, task)).begin()
     # No clean-up of other people's state: a forked child must not run the parent's exit handlers.

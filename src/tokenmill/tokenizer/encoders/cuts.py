@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tokenmill.texts import I64, Texts
+from tokenmill.texts import I64, Texts, are_among
 
 # Letters of every version of Unicode, which no mark or apostrophe follows.
 PLACES = re.compile(
@@ -65,4 +65,4 @@ def with_cuts(texts: Texts, cuts: I64) -> tuple[Texts, I64]:
     """The texts cut at these places inside them; and which bounds are those of documents."""
     offsets = np.sort(np.concatenate((texts.offsets, cuts)), kind="stable")
     # Cuts lie inside documents, so no bound of a document equals one.
-    return Texts(texts.data, offsets), np.flatnonzero(~np.isin(offsets, cuts))
+    return Texts(texts.data, offsets), np.flatnonzero(~are_among(offsets, np.sort(cuts)))

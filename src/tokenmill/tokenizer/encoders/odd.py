@@ -16,7 +16,7 @@ from string import digits, punctuation
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.texts import I64, U8, Texts
+from tokenmill.texts import I64, U8, Texts, are_among, distinct
 from tokenmill.tokenizer.encoders.screens import CodePoints
 
 U16 = npt.NDArray[np.uint16]
@@ -52,7 +52,7 @@ def _byte_table(members: bytes) -> npt.NDArray[np.bool_]:
 
 _IS_WHITE = _byte_table(b"".join(letter for letter in _WHITE if len(letter) == 1))
 _IS_SIGN = _byte_table((digits + punctuation).encode())
-_WIDE_WHITE = np.array([int.from_bytes(letter, "big") for letter in _WHITE if len(letter) > 1])
+_WIDE_WHITE = np.sort([int.from_bytes(letter, "big") for letter in _WHITE if len(letter) > 1])
 _MARKS = CodePoints(MARK_RANGES)
 # First bytes of characters that tell the script: of two bytes, CJK, Hangul, private use.
 _SCRIPT_OF_LEAD = np.zeros(256, np.uint16)
@@ -97,7 +97,7 @@ class OddDocuments:
     def _new_scripts(self, texts: Texts, positions: I64, scripts: U16) -> list[int]:
         """One document for each script: a short one where there is one."""
         found: list[int] = []
-        for script in np.unique(scripts[~self._seen[scripts]])[:MAX_SCRIPTS]:
+        for script in distinct(scripts[~self._seen[scripts]])[:MAX_SCRIPTS]:
             holders = _documents(texts, positions[scripts == script])
             found += sorted(holders, key=lambda i: texts.offsets[i + 1] - texts.offsets[i])[:1]
         return sorted(set(found))
@@ -139,7 +139,7 @@ def _documents(texts: Texts, positions: I64, ends: I64 | None = None) -> list[in
     inside = positions - texts.offsets[index] < DOCUMENT_BYTES
     if ends is not None:
         inside &= ends < texts.offsets[index + 1]
-    found: list[int] = np.unique(index[inside]).tolist()
+    found: list[int] = distinct(index[inside]).tolist()
     return found
 
 
@@ -154,7 +154,7 @@ def _white_ends(texts: Texts, begin: int, count: int) -> list[int]:
     for size in (2, 3):
         long = np.flatnonzero(ends - starts >= size)
         for place in (starts[long], ends[long] - size):
-            white[long] |= np.isin(_numbers(data, place, size), _WIDE_WHITE)
+            white[long] |= are_among(_numbers(data, place, size), _WIDE_WHITE)
     found: list[int] = (some[white] + first).tolist()
     return found
 

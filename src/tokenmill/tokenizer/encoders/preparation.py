@@ -10,7 +10,7 @@ import unicodedata
 
 import numpy as np
 
-from tokenmill.texts import I64, Texts, from_bytes
+from tokenmill.texts import I64, Texts, are_among, distinct, from_bytes
 from tokenmill.tokenizer.bundled import Encoding
 from tokenmill.tokenizer.encoders.cuts import with_cuts
 from tokenmill.tokenizer.encoders.screens import CodePoints, as_ranges
@@ -76,5 +76,6 @@ def _cut_numerals(texts: Texts, numerals: CodePoints) -> tuple[Texts, I64 | None
     lead = data[others]
     widths = np.where(lead >= 0xF0, 4, np.where(lead >= 0xE0, 3, 2))
     around = np.concatenate((ascii_digits, ascii_digits + 1, others, others + widths))
-    cuts = np.setdiff1d(around + texts.offsets[0], texts.offsets)
+    cuts = distinct(around + texts.offsets[0])
+    cuts = cuts[~are_among(cuts, texts.offsets)]
     return with_cuts(texts, cuts) if len(cuts) else (texts, None)

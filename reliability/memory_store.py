@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tokenmill.errors import RefusedError
-from tokenmill.system.store import Store
+from tokenmill.system.disk import Buffer
+from tokenmill.system.store import ObjectStore
 
 
-class MemoryStore(Store):
+class MemoryStore(ObjectStore):
     """Knows no folder, no place in a file, no append, no rename and no lock."""
 
     def __init__(self, files: dict[str, bytes] | None = None) -> None:
-        self.files = files or {}
+        self.files = {} if files is None else files
 
     @classmethod
     def copy_of(cls, folder: Path) -> MemoryStore:
@@ -33,6 +34,12 @@ class MemoryStore(Store):
 
     def write_whole(self, name: str, content: bytes) -> None:
         self.files[name] = content
+
+    def write_parts(self, name: str, parts: Iterable[Buffer]) -> None:
+        self.files[name] = b"".join(bytes(memoryview(part).cast("B")) for part in parts)
+
+    def names(self, prefix: str) -> Iterator[str]:
+        return iter(sorted(name for name in self.files if name.startswith(prefix)))
 
     def create(self, name: str, content: bytes) -> None:
         if self.files.setdefault(name, content) is not content:

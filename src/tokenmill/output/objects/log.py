@@ -1,0 +1,59 @@
+"""A log in a store that cannot append: numbered objects, created one by one, never changed.
+
+Each holds one or more records, in the form that the journal of a folder has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from tokenmill.output.journal import Record, framed_records
+from tokenmill.output.objects.creating import create_once
+from tokenmill.system.store import ObjectStore, read_small
+
+
+class ObjectLog:
+    def __init__(
+        self,
+        store: ObjectStore,
+        folder: str,
+        number: int,
+        header: bytes,
+        check: Callable[[], None],
+    ) -> None:
+        """`number`: of the next object; `check`: raises if another coordinator has taken over."""
+        self._store, self._folder, self._number = store, folder, number
+        self._header, self._check = header, check
+
+    def append(self, content: bytes) -> None:
+        self._check()
+        create_once(self._store, f"{self._folder}/{self._number:08d}", self._header + content)
+        self._number += 1
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def read_objects(
+    store: ObjectStore, folder: str, header: bytes, decode: Callable[[bytes], Record]
+) -> tuple[list[Record], int]:
+    """The valid records, and the number of the next object. What is damaged is left out: what it
+    names is done again."""
+    records: list[Record] = []
+    number = 0
+    for name in list(store.names(f"{folder}/")):
+        last = name.rpartition("/")[2]
+        if not last.isdecimal():
+            continue
+        number = max(number, int(last) + 1)
+        content = read_small(store, name)
+        if not content.startswith(header):
+            continue
+        for body, _ in framed_records(content, len(header)):
+            try:
+                records.append(decode(body))
+            except msgspec.DecodeError:
+                break
+    return records, number

@@ -1,0 +1,167 @@
+"""Units as objects: each is all pieces of a unit, under a name that holds their hash.
+
+An object is never changed: other content has another name. So a unit that is put twice, or late by
+a worker that was taken for dead, is the same object.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import xxhash
+
+from tokenmill.errors import StorageError
+from tokenmill.output.files import JobFiles, is_intact
+from tokenmill.output.journal import UnitRecord
+from tokenmill.system.disk import Buffer
+from tokenmill.system.store import ObjectStore, Store, read_range
+
+
+def unit_name(folder: str, record: UnitRecord) -> str:
+    """The hash is of the lengths and digests of the pieces, which the record holds."""
+    table = np.array([(piece.length, piece.digest) for piece in record.pieces], "<u8")
+    return f"{folder}/{record.unit}-{xxhash.xxh3_128_hexdigest(table.tobytes())}"
+
+
+class UnitPiece(NamedTuple):
+    """A piece of a file that is nowhere whole."""
+
+    offset: int  # in that file
+    length: int
+    digest: int
+    object: str
+    at: int  # in that object
+
+
+def pieces_in(folder: str, record: UnitRecord) -> Iterator[tuple[str, UnitPiece]]:
+    """The pieces of a unit, each with the file that it is a piece of."""
+    name, at = unit_name(folder, record), 0
+    for piece in record.pieces:
+        yield piece.file, UnitPiece(piece.offset, piece.length, piece.digest, name, at)
+        at += piece.length
+
+
+def is_unit_whole(store: ObjectStore, folder: str, record: UnitRecord) -> bool:
+    return all(
+        is_intact(store, piece.object, piece.at, piece.length, piece.digest)
+        for _, piece in pieces_in(folder, record)
+    )
+
+
+class ObjectFiles(JobFiles):
+    """Where a worker puts its units, and the files that it makes: under their final names."""
+
+    def __init__(self, store: ObjectStore, folder: str) -> None:
+        self._store, self._folder = store, folder
+        self._pieces: list[Buffer] = []  # of the unit that is being written
+
+    def where(self, name: str = "") -> str:
+        return self._store.where(name)
+
+    def size(self, name: str) -> int | None:
+        return self._store.size(name)
+
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        return self._store.read(name, offset, length)
+
+    def list(self, folder: str) -> Iterator[str]:
+        return self._store.list(folder)
+
+    def write_at(self, name: str, offset: int, buffer: Buffer) -> None:
+        self._pieces.append(buffer)
+
+    def unit_written(self, record: UnitRecord) -> None:
+        pieces, self._pieces = self._pieces, []
+        if record.pieces:  # what is before these is of a unit that failed
+            mine = pieces[len(pieces) - len(record.pieces) :]
+            self._store.write_parts(unit_name(self._folder, record), mine)
+
+    def write_file(self, name: str, pieces: Iterable[Buffer]) -> None:
+        self._store.write_parts(name, pieces)
+
+    def write_whole(self, name: str, content: bytes) -> None:
+        self._store.write_whole(name, content)
+
+    def create(self, name: str, content: bytes) -> None:
+        self._store.create(name, content)
+
+    def remove(self, name: str) -> bool:
+        return self._store.remove(name)
+
+    def truncate(self, name: str, size: int) -> None:
+        """Nothing is ever behind a file."""
+
+    def sync(self, name: str) -> None:
+        """What is there is durable."""
+
+    def sync_names(self, folder: str) -> None:
+        """So are names."""
+
+    def close(self) -> None:
+        self._pieces = []
+
+
+class JoinedFiles(Store):
+    """Files that are nowhere whole, read from the objects of units.
+
+    A piece is read as a whole and compared with its digest: every byte that goes into a file of
+    the dataset is what its unit's worker had in memory.
+    """
+
+    def __init__(self, store: ObjectStore, folder: str, records: Iterable[UnitRecord]) -> None:
+        self._store = store
+        self._files: dict[str, list[UnitPiece]] = {}
+        self._last: dict[str, tuple[UnitPiece, bytes]] = {}  # the piece that was read last
+        for record in records:
+            for file, piece in pieces_in(folder, record):
+                self._files.setdefault(file, []).append(piece)
+        for pieces in self._files.values():
+            pieces.sort()
+
+    def where(self, name: str = "") -> str:
+        return self._store.where(name)
+
+    def size(self, name: str) -> int | None:
+        pieces = self._files.get(name)
+        return None if pieces is None else pieces[-1].offset + pieces[-1].length
+
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        pieces, parts = self._files.get(name, []), []
+        number = max(0, bisect_right(pieces, offset, key=lambda piece: piece.offset) - 1)
+        while length and number < len(pieces):
+            piece = pieces[number]
+            start = offset - piece.offset
+            if start < 0:
+                raise StorageError(f"{self.where(name)}: no unit holds its byte {offset}")
+            part = self._content(name, piece)[start : start + length]
+            parts.append(part)
+            offset, length, number = offset + len(part), length - len(part), number + 1
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _content(self, name: str, piece: UnitPiece) -> bytes:
+        last = self._last.get(name)
+        if last is not None and last[0] is piece:
+            return last[1]
+        content = read_range(self._store, piece.object, piece.at, piece.length)
+        if len(content) != piece.length or xxhash.xxh3_64_intdigest(content) != piece.digest:
+            raise StorageError(
+                f"{self._store.where(piece.object)}: is not what it was when it was written",
+                hint="run the same command again: what is damaged is encoded again",
+            )
+        self._last[name] = piece, content
+        return content
+
+    def list(self, folder: str) -> Iterator[str]:
+        return iter(sorted(self._files))
+
+    def write_whole(self, name: str, content: bytes) -> None:
+        raise NotImplementedError
+
+    def create(self, name: str, content: bytes) -> None:
+        raise NotImplementedError
+
+    def remove(self, name: str) -> bool:
+        raise NotImplementedError

@@ -1,0 +1,178 @@
+"""An output in a store of whole files, as a bucket has them.
+
+    PREFIX/.tokenmill/             there only while a job is unfinished
+        driver/N                   leases: the highest one's holder is the coordinator
+        plan.json                  created if absent: what this output is bound to
+        units/UNIT-HASH            the pieces of a unit; never changed
+        journal/N                  records of units whose objects are there
+        names/N                    names of the dataset's files, before the first byte of each
+        files/made/N               records of the files that are complete
+        cuts/                      how each downloaded input is cut
+        removing.json              the manifest of a dataset that --overwrite is about to remove
+    PREFIX/FILE                    made of units, in one go, under its final name
+    PREFIX/manifest.json           created if absent, last: the dataset is there if this is
+
+A crash leaves whole objects only. What they are is in records that are created once, compared with
+what is there, and never changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tokenmill.errors import RefusedError, StorageError
+from tokenmill.output.files import JobFiles
+from tokenmill.output.journal import Record, UnitRecord, framed, journal_header, unit_record
+from tokenmill.output.objects.creating import create_once
+from tokenmill.output.objects.lease import DriverLease
+from tokenmill.output.objects.log import ObjectLog, read_objects
+from tokenmill.output.objects.units import JoinedFiles, ObjectFiles, is_unit_whole
+from tokenmill.output.workspace import CUTS, JOURNAL, WORK, WorkArea
+from tokenmill.settings import is_plain_path
+from tokenmill.system.spill import SpillFolder, scratch_folder
+from tokenmill.system.store import ObjectStore, read_small
+
+DRIVER = f"{WORK}/driver"
+UNITS = f"{WORK}/units"
+NAMES = f"{WORK}/names"
+
+
+class ObjectWorkspace(WorkArea):
+    store: ObjectStore
+    has_places = False
+    takes_over = True
+
+    def __init__(self, store: ObjectStore, scratch: str = "") -> None:
+        """`scratch`: a folder of this machine for what need not survive."""
+        self.store = store
+        self.local = Path(scratch or tempfile.gettempdir())
+        folder = scratch_folder(str(self.local), Path(store.where()))
+        self.spill = SpillFolder(folder, shared=True)
+        self.downloads = folder / "downloads"
+        self._lease: DriverLease | None = None
+        self._announced: dict[str, None] = {}
+        self._names_log: ObjectLog | None = None
+
+    def has_work(self) -> bool:
+        return next(iter(self.store.names(f"{WORK}/")), None) is not None
+
+    def lock(self) -> DriverLease:
+        self._lease = DriverLease.take(self.store, DRIVER)
+        return self._lease
+
+    def _check_lease(self) -> None:
+        """Before anything is removed, recorded or published."""
+        if self._lease is not None:
+            self._lease.check()
+
+    # --- what is written while the job is at work ----------------------------------------------
+
+    def bind(self, plan: bytes) -> None:
+        create_once(self.store, self.plan, plan)
+
+    def open_files(self) -> ObjectFiles:
+        return ObjectFiles(self.store, UNITS)
+
+    def read_log(
+        self, name: str, fingerprint: str, decode: Callable[[bytes], Record]
+    ) -> tuple[list[Record], int]:
+        return read_objects(self.store, f"{WORK}/{name}", journal_header(fingerprint), decode)
+
+    def open_log(self, name: str, position: int, header: bytes) -> ObjectLog:
+        return ObjectLog(self.store, f"{WORK}/{name}", position, header, self._check_lease)
+
+    def is_whole(self, record: UnitRecord) -> bool:
+        return is_unit_whole(self.store, UNITS, record)
+
+    def put_run_record(self, record: dict[str, Any]) -> None:
+        self._check_lease()
+        super().put_run_record(record)
+
+    def put_stopped(self, message: str, hint: str) -> None:
+        with contextlib.suppress(RefusedError):  # another one goes on, or has finished
+            self._check_lease()
+            super().put_stopped(message, hint)
+
+    def put_cut(self, number: int, content: bytes) -> None:
+        self.store.write_whole(f"{CUTS}/{number}", content)
+
+    # --- the commit ----------------------------------------------------------------------------
+
+    def name_of(self, working: str, path: str) -> str:
+        return path
+
+    def announce(self, names: Iterable[str]) -> None:
+        if self._names_log is None:
+            known, number = self._read_names()
+            self._announced.update(dict.fromkeys(known))
+            self._names_log = ObjectLog(self.store, NAMES, number, b"", self._check_lease)
+        new = [name for name in names if name not in self._announced]
+        if new:
+            self._names_log.append(framed(msgspec.msgpack.encode(new)))
+            self._announced.update(dict.fromkeys(new))
+
+    def announced(self) -> list[str]:
+        return self._read_names()[0]
+
+    def _read_names(self) -> tuple[list[str], int]:
+        decode = msgspec.msgpack.Decoder(list[str]).decode
+        records, number = read_objects(self.store, NAMES, b"", decode)
+        # What it names may be removed, and must be in the output.
+        return [name for names in records for name in names if is_plain_path(name)], number
+
+    def grown_files(self, files: JobFiles, fingerprint: str) -> JoinedFiles:
+        records, _ = self.read_log(JOURNAL, fingerprint, unit_record)
+        latest = {record.unit: record for record in records}
+        return JoinedFiles(self.store, UNITS, latest.values())
+
+    def publish(self, names: dict[str, str], decision: bytes, manifest: bytes) -> None:
+        """The files have their names already. They are not a dataset before the manifest is there,
+        and it names only what is."""
+        self._check_lease()
+        for name in names:
+            if self.store.size(name) is None:
+                raise StorageError(
+                    f"{self.where(name)}: was made, and is not there any more",
+                    hint="run the same command again: it is made again",
+                )
+        create_once(self.store, self.manifest, manifest)
+
+    # --- removing ------------------------------------------------------------------------------
+
+    def clear_work(self) -> None:
+        """The plan goes first: what is left of the rest belongs to no job then."""
+        self._check_lease()
+        self.store.remove(self.plan)
+        self._remove_all(keep=f"{DRIVER}/")
+        self._announced, self._names_log = {}, None
+
+    def remove_work(self) -> None:
+        """The leases go last, in the order of their numbers: as long as there is one, it is the
+        highest, and no coordinator that was taken over finds itself in charge again."""
+        self._check_lease()
+        self._remove_all(keep=f"{DRIVER}/")
+        for name in list(self.store.names(f"{DRIVER}/")):
+            self.store.remove(name)
+        self.spill.drop()
+
+    def _remove_all(self, keep: str) -> None:
+        for name in list(self.store.names(f"{WORK}/")):
+            if not name.startswith(keep):
+                self.store.remove(name)
+
+    def begin_removal(self) -> None:
+        self._check_lease()
+        self.store.write_whole(self.removing, read_small(self.store, self.manifest))
+        self.store.remove(self.manifest)
+
+    def finish_removal(self, names: list[str]) -> None:
+        self._check_lease()
+        for name in names:
+            self.store.remove(name)
+        self.store.remove(self.removing)
