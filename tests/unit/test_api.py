@@ -30,7 +30,7 @@ FUNCTIONS = (
 PAGE = ROOT / "docs" / "python.md"
 # Options that say what is printed, or where options come from; Python has other ways for these.
 PRINTED = {"as_json", "progress", "download_only", "config", "save", "full", "deep", "help"}
-PRINTED |= {"quarantine"}  # Python reads quarantine.jsonl, or tokenmill.dataset.quarantine
+PRINTED |= {"quarantine"}  # Python reads quarantine.jsonl, or tokenmill.dataset.inspection
 
 
 def keywords(name: str) -> dict[str, inspect.Parameter]:

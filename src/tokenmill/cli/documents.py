@@ -8,9 +8,8 @@ from typing import Any
 import click
 
 from tokenmill.amounts import counted
-from tokenmill.dataset.inspection import DocumentView
+from tokenmill.dataset.inspection import DocumentView, QuarantineReport
 from tokenmill.dataset.provenance import RowView
-from tokenmill.dataset.quarantine import QuarantineReport
 from tokenmill.errors import printable
 
 TEXT_SHOWN = 1500
@@ -59,24 +58,6 @@ def row_lines(view: RowView, directory: str) -> list[str]:
     return [printable(line) for line in lines]
 
 
-def quarantine_lines(report: QuarantineReport, *, full: bool) -> list[str]:
-    if not report.rows:
-        return ["no row was quarantined"]
-    lines = [f"{report.path}: {counted(report.total, 'row')} quarantined"]
-    for row in report.rows:
-        at = f"row {row.row:,}" if row.rows == 1 else f"rows {row.row:,} to {row.last:,}"
-        at += f", line {row.line:,}" if row.line >= 0 else ""
-        at += f", {row.part}" if row.part else ""
-        lines += ["", f"{row.source}, {at} (rows are counted from 0): {row.reason}"]
-        shown = row.text if full else row.text[:QUARANTINED_TEXT]
-        lines += [f"  {line}" for line in printable(shown, keep="\n\t").splitlines()]
-        if len(shown) < len(row.text) or row.sha256:
-            lines.append(f"  ... ({row.length:,} bytes in all)")
-    if report.more:
-        lines += ["", "... and more (--full shows all)"]
-    return [printable(line, keep="\t") for line in lines]
-
-
 def _in_lines(places: list[dict[str, Any]]) -> list[str]:
     """The files that hold a document."""
     return [
@@ -119,3 +100,21 @@ def _apart(view: DocumentView, low: int, high: int, color: bool) -> str:
         )
         for at, piece in enumerate(view.pieces[low:high], low)
     )
+
+
+def quarantine_lines(report: QuarantineReport, *, full: bool) -> list[str]:
+    if not report.rows:
+        return ["no row was quarantined"]
+    lines = [f"{report.path}: {counted(report.total, 'row')} quarantined"]
+    for row in report.rows:
+        at = f"row {row.row:,}" if row.rows == 1 else f"rows {row.row:,} to {row.last:,}"
+        at += f", line {row.line:,}" if row.line >= 0 else ""
+        at += f", {row.part}" if row.part else ""
+        lines += ["", f"{row.source}, {at} (rows are counted from 0): {row.reason}"]
+        shown = row.text if full else row.text[:QUARANTINED_TEXT]
+        lines += [f"  {line}" for line in printable(shown, keep="\n\t").splitlines()]
+        if len(shown) < len(row.text) or row.sha256:
+            lines.append(f"  ... ({row.length:,} bytes in all)")
+    if report.more:
+        lines += ["", "... and more (--full shows all)"]
+    return [printable(line, keep="\t") for line in lines]

@@ -185,9 +185,8 @@ def inspect(directory: str, full: bool, quarantine: bool, as_json: bool, **place
     from tokenmill.cli.documents import document_lines, quarantine_lines, row_lines
     from tokenmill.cli.reports import summary_lines
     from tokenmill.dataset.inspection import inspect as summarize
-    from tokenmill.dataset.inspection import inspect_document
+    from tokenmill.dataset.inspection import inspect_document, inspect_quarantine
     from tokenmill.dataset.provenance import inspect_row
-    from tokenmill.dataset.quarantine import inspect_quarantine
 
     source, row = place.pop("source"), place.pop("row")
     if (source is None) != (row is None):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.commands import in_process
 
-from tokenmill.dataset.quarantine import inspect_quarantine
+from tokenmill.dataset.inspection import inspect_quarantine
 from tokenmill.errors import VerificationError
 
 LONG = '{"text": 7, "more": "' + "x" * 500 + '"}'
