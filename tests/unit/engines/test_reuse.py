@@ -8,15 +8,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support.inputs import sample_texts, write_arrow, write_jsonl, write_parquet
 
 import tokenmill
 from tokenmill.engines.observer import Observer
+from tokenmill.engines.reuse.old_documents import OldStream
 from tokenmill.errors import RefusedError, UsageError, VerificationError
 from tokenmill.inputs import segments
 from tokenmill.inputs.readers import fragments, text
 from tokenmill.output.manifest import Manifest
+from tokenmill.output.stored import StreamFiles, TokenFile
+from tokenmill.system.store import FolderStore
 
 TEXTS = sample_texts()[:150]
 Files = dict[str, bytes]
@@ -196,6 +200,34 @@ def test_a_finished_dataset_needs_no_old_one(tmp_path: Path, grown: Grown) -> No
     path = write_jsonl(tmp_path / "a.jsonl", TEXTS[:40])
     prepare([path], grown.new)
     assert prepare([path], grown.new, reuse=tmp_path / "nowhere").already_done
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_documents_are_found_by_row_in_any_order(
+    tmp_path: Path, grown: Grown, shuffled: bool
+) -> None:
+    """A shuffled stream has a run for each document, and a table of documents in order of rows."""
+    path = write_jsonl(tmp_path / "a.jsonl", ["one", "two two", "", "four four four four", "five"])
+    grown.make_old([path], val="none")
+    manifest = Manifest.load(grown.old)
+    settings, tokens = manifest.settings, np.fromfile(grown.old / "train.bin", "<u2")
+    ends = np.fromfile(grown.old / "index/train.ends", "<u8")
+    order = [3, 0, 4, 2, 1] if shuffled else [0, 1, 2, 3, 4]
+    documents = np.split(tokens, ends[:-1].astype(int))
+    np.concatenate([documents[i] for i in order]).tofile(tmp_path / "t")
+    np.cumsum([len(documents[i]) for i in order]).astype("<u8").tofile(tmp_path / "e")
+    np.array([[n, 2, 7 + i] for n, i in enumerate(order)], "<u8").tofile(tmp_path / "r")
+    np.argsort(order).astype("<u8").tofile(tmp_path / "by-row")
+    about = StreamFiles(
+        "all", settings, settings.first, len(tokens), 5,
+        (TokenFile("t", 0, len(tokens)),), "e", "r", ("x", "y", "z"),
+    )  # fmt: skip
+    stream = OldStream(FolderStore(tmp_path), about, "by-row" if shuffled else "")
+    found = stream.find(2, np.array([5, 7, 8, 9, 11, 30]))
+    assert found.documents.tolist() == [1, 2, 3, 4]
+    assert found.ids.tolist() == np.concatenate([documents[i][:-1] for i in (0, 1, 2, 4)]).tolist()
+    assert found.lengths.tolist() == [len(documents[i]) - 1 for i in (0, 1, 2, 4)]
+    assert not len(stream.find(1, np.array([7, 8])).documents)
 
 
 # --- refused ---------------------------------------------------------------------------------

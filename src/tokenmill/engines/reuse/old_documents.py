@@ -6,10 +6,14 @@ file, its ids are taken from there; what it does not have is encoded.
 
 from __future__ import annotations
 
+import bisect
+import functools
+
 import numpy as np
 
 from tokenmill.engines.reuse.checked_store import CheckedStore, damaged
 from tokenmill.formats import get_format
+from tokenmill.formats.base import Array
 from tokenmill.inputs.batch import Batch
 from tokenmill.inputs.kinds import kind_named
 from tokenmill.inputs.segments import Segment
@@ -18,7 +22,7 @@ from tokenmill.output.editions import UNITS
 from tokenmill.output.manifest import Manifest
 from tokenmill.output.stored import FileStream, StreamFiles, TokenFile
 from tokenmill.planning.reuse import Reuse
-from tokenmill.system.store import FolderStore
+from tokenmill.system.store import FolderStore, Store
 from tokenmill.texts import I64
 from tokenmill.tokenizer.encoders.fast import U32
 from tokenmill.tokenizer.known import KnownIds
@@ -39,7 +43,12 @@ class OldDocuments:
         if manifest.checksum != reuse.checksum:
             raise damaged(reuse.directory, "was changed since this run began")
         self._store = CheckedStore(reuse.directory, manifest)
-        self._streams = [_OldStream(self._store, about) for about in _streams_of(manifest)]
+        names = {entry.path for entry in manifest.files if entry.size}
+        self._streams = [
+            OldStream(self._store, about, rows if rows in names else "")
+            for about in _streams_of(manifest)
+            for rows in [f"index/{about.name}.rows"]
+        ]
         table = np.frombuffer(self._store.table(UNITS), "<u8").reshape(-1, 5)
         self._units = table.T.astype(np.int64, order="C")
         self.stats = {"reused_documents": 0, "reused_tokens": 0, "encoded_documents": 0}
@@ -106,28 +115,60 @@ def _streams_of(manifest: Manifest) -> list[StreamFiles]:
     return streams
 
 
-class _OldStream(FileStream):
-    """A stream of an old dataset, in which documents are found by source and row."""
+class OldStream(FileStream):
+    """A stream of an old dataset, in which documents are found by source and row.
+
+    `rows` names the table of a shuffled stream: its documents in the order of sources and rows.
+    """
+
+    def __init__(self, store: Store, about: StreamFiles, rows: str = "") -> None:
+        super().__init__(store, about)
+        self._rows_name = rows
 
     def find(self, source: int, rows: I64) -> KnownIds:
         """The documents made from these rows, which are in order."""
-        numbers = np.zeros(0, np.int64)
+        numbers = there = np.zeros(0, np.int64)
         if self.documents:
-            low, high = (
-                document_from_row(self._runs, self.documents, source, row)
-                for row in (int(rows[0]), int(rows[-1]) + 1)
-            )
-            stored = origins_in(self._runs, low, high)[1]
+            numbers, stored = self._made_from(source, int(rows[0]), int(rows[-1]) + 1)
+            stored, firsts = np.unique(stored, return_index=True)  # of copies, the first
             there = np.flatnonzero(np.isin(rows, stored, assume_unique=True))
-            numbers = low + np.searchsorted(stored, rows[there])
-        if not len(numbers):
-            return KnownIds(numbers, np.zeros(0, np.uint32), np.zeros(0, np.int64))
-        ids, lengths = [], []
-        for some in _near(numbers):
-            text, sizes = self._texts(some)
-            ids.append(text)
-            lengths.append(sizes)
-        return KnownIds(there, np.concatenate(ids), np.concatenate(lengths))
+            numbers = numbers[firsts[np.searchsorted(stored, rows[there])]]
+        if not len(there):
+            return KnownIds(there, np.zeros(0, np.uint32), there)
+        order = np.argsort(numbers, kind="stable")
+        parts = [self._texts(some) for some in _near(numbers[order])]
+        ids, lengths = (np.concatenate(one) for one in zip(*parts, strict=True))
+        if (np.diff(order) < 0).any():
+            texts = np.split(ids, np.cumsum(lengths)[:-1])
+            back = np.argsort(order)
+            ids, lengths = np.concatenate([texts[i] for i in back.tolist()]), lengths[back]
+        return KnownIds(there, ids, lengths)
+
+    def _made_from(self, source: int, first: int, stop: int) -> tuple[I64, I64]:
+        """Documents made from rows [first, stop) of a source, by number, and the row of each."""
+        if self._rows_name:
+            table, runs = self._rows, self._runs
+
+            def origin(at: int) -> tuple[int, int]:
+                _, its_source, row = runs[int(table[at])].tolist()
+                return its_source, row
+
+            low, high = (
+                bisect.bisect_left(range(len(table)), (source, row), key=origin)
+                for row in (first, stop)
+            )
+            numbers = np.array(table[low:high], np.int64)
+            return numbers, np.array(runs[numbers, 2], np.int64)
+        low, high = (
+            document_from_row(self._runs, self.documents, source, row) for row in (first, stop)
+        )
+        sources, rows = origins_in(self._runs, low, high)
+        mine = np.flatnonzero(sources == source)
+        return low + mine, rows[mine]
+
+    @functools.cached_property
+    def _rows(self) -> Array:
+        return np.frombuffer(self.store.view(self._rows_name), "<u8")
 
     def _texts(self, numbers: I64) -> tuple[U32, I64]:
         """Ids of documents without their frames, and how many each has."""
