@@ -20,6 +20,7 @@ from tokenmill.inputs import segments
 from tokenmill.inputs.readers import fragments, text
 from tokenmill.output.manifest import Manifest
 from tokenmill.output.stored import StreamFiles, TokenFile
+from tokenmill.planning.options import Options
 from tokenmill.system.store import FolderStore
 
 TEXTS = sample_texts()[:150]
@@ -228,6 +229,26 @@ def test_documents_are_found_by_row_in_any_order(
     assert found.ids.tolist() == np.concatenate([documents[i][:-1] for i in (0, 1, 2, 4)]).tolist()
     assert found.lengths.tolist() == [len(documents[i]) - 1 for i in (0, 1, 2, 4)]
     assert not len(stream.find(1, np.array([7, 8])).documents)
+
+
+@pytest.mark.skipif("shuffle" not in Options.__struct_fields__, reason="there is no --shuffle")
+@pytest.mark.parametrize("options", [{}, {"shuffle": True, "seed": 3, "limit_docs": 70}], ids=str)
+def test_a_shuffled_dataset_and_a_plain_one(
+    tmp_path: Path, plain: Path, options: dict[str, Any]
+) -> None:
+    inputs = [
+        plain / "two.parquet",
+        write_jsonl(tmp_path / "c.jsonl", TEXTS[90:]),
+        plain / "one.jsonl",
+    ]
+    shuffled, fresh = tmp_path / "shuffled", tmp_path / "fresh" / "out"
+    prepare([inputs[0], inputs[2]], shuffled, shuffle=True, format="llmc")
+    prepare(inputs, fresh, **options)
+    for old in (shuffled, plain / "out"):
+        new = tmp_path / old.name / "new" / "out"
+        reused = prepare(inputs, new, reuse=old, **options).run["reused"]
+        assert files_of(new) == files_of(fresh)
+        assert reused["documents"] == 90
 
 
 # --- refused ---------------------------------------------------------------------------------
