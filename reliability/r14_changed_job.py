@@ -77,6 +77,7 @@ PLAN_CHANGES: dict[str, dict[str, Any]] = {
     "limit_tokens": {"limit_tokens": 2000},
     "text_template": {"text": "{text} {other}"},
     "where": {"where": "other != 'x'"},
+    "shuffle": {"shuffle": True},
 }
 OF_COLUMNS = ("text_template", "where")  # refused for text files, so these are not given
 

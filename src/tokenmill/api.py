@@ -75,6 +75,7 @@ def prepare(
     val: str | float | None = None,
     val_inputs: Paths = (),
     allow_empty_split: bool = False,
+    shuffle: bool = False,
     seed: int = 0,
     drop_empty: bool = False,
     min_tokens: str | int | None = None,
@@ -133,6 +134,7 @@ def plan(
     val: str | float | None = None,
     val_inputs: Paths = (),
     allow_empty_split: bool = False,
+    shuffle: bool = False,
     seed: int = 0,
     drop_empty: bool = False,
     min_tokens: str | int | None = None,
@@ -189,6 +191,7 @@ def fineweb(
     val: str | float | None = None,
     val_inputs: Paths = (),
     allow_empty_split: bool = False,
+    shuffle: bool = False,
     seed: int = 0,
     drop_empty: bool = False,
     min_tokens: str | int | None = None,
@@ -214,12 +217,7 @@ def fineweb(
 
     >>> tokenmill.fineweb("10B", "edu", "edu_fineweb10B")
     """
-    options = {**locals()}
-    from tokenmill.fineweb_parts import find_fineweb
-
-    part = find_fineweb(*(options.pop(name) for name in ("version", "type", "revision")))
-    options |= {"inputs": part.input, "output": output or part.output}
-    return _prepare({**options, "name": name or part.name(format)})
+    return _fineweb({**locals()})
 
 
 @in_python
@@ -250,6 +248,7 @@ def download(
     val: str | float | None = None,
     val_inputs: Paths = (),
     allow_empty_split: bool = False,
+    shuffle: bool = False,
     seed: int = 0,
     drop_empty: bool = False,
     min_tokens: str | int | None = None,
@@ -449,6 +448,12 @@ def open_dataset(
 
 
 # --- what several of them share ----------------------------------------------------------------
+
+
+def _fineweb(options: dict[str, Any]) -> Result:
+    from tokenmill.fineweb_parts import fineweb_options
+
+    return _prepare(fineweb_options(options))
 
 
 def _prepare(options: dict[str, Any]) -> Result:

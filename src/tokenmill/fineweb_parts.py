@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tokenmill.errors import UsageError, did_you_mean
 
@@ -55,3 +55,10 @@ def find_fineweb(version: str = "10B", type: str = "edu", revision: str = "main"
         output=NAMES["llmc"][type] + name,
         type=type,
     )
+
+
+def fineweb_options(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of `prepare` for a part of FineWeb that is named by version, type, revision."""
+    part = find_fineweb(*(options.pop(name) for name in ("version", "type", "revision")))
+    options |= {"inputs": part.input, "output": options["output"] or part.output}
+    return {**options, "name": options["name"] or part.name(options["format"])}

@@ -57,7 +57,9 @@ SENTENCES = {
     "validation split) or 'none'. None: the format's.",
     "val_inputs": "Files, a folder or a glob for the validation split, one or a list.",
     "allow_empty_split": "Commit also if a split has no documents.",
-    "seed": "Which documents a fraction in `val` takes: another seed, other documents.",
+    "shuffle": "Documents of all inputs in random order (docs/order.md).",
+    "seed": "Which documents a fraction in `val` takes, and the order of `shuffle`: another seed, "
+    "other documents, another order.",
     "drop_empty": "Drop empty documents (they are counted).",
     "min_tokens": "Drop documents with fewer tokens (they are counted).",
     "max_tokens": "Drop documents with more tokens (they are counted).",

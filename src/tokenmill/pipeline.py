@@ -20,7 +20,8 @@ from tokenmill.amounts import counted, parse_bytes, parse_count
 from tokenmill.engines.events import FilesBegun
 from tokenmill.engines.local.forkserver import start_fork_server
 from tokenmill.engines.observer import EventLog, Observer
-from tokenmill.engines.run import EncodingRun, FilesRun, Run
+from tokenmill.engines.order.order_run import OrderRun, order_documents
+from tokenmill.engines.run import EncodingRun, FilesRun, Run, UnitsRun
 from tokenmill.engines.supply import Downloads
 from tokenmill.errors import Interrupted, TokenmillError, UsageError
 from tokenmill.formats import copies_of
@@ -47,6 +48,7 @@ from tokenmill.system.cache import keep_in_cache, read_from_cache
 from tokenmill.system.interrupts import Interrupts, interruptible, keeping_work
 from tokenmill.system.memory import fit_budget
 from tokenmill.system.store import ObjectStore, Place, place_name
+from tokenmill.tokens.counts import State
 
 if TYPE_CHECKING:
     from tokenmill.planning.estimate import Estimate, FinishedWork
@@ -125,6 +127,11 @@ def _prepare(
     if not prepared.run.allow_empty_split:
         refuse_surely_empty(prepared.plan)
     workspace = open_workspace(output, prepared.run.scratch)
+    if prepared.plan.settings.shuffle and not workspace.has_places:
+        raise UsageError(
+            f"{place_name(output)}: a shuffled dataset cannot be written to such a store yet",
+            hint="write to a local folder with -o, and copy it",
+        )
     supply = make_supply(prepared, workspace)
     is_new = not workspace.has(workspace.plan) and not workspace.has(workspace.manifest)
     if prepared.run.overwrite or not workspace.has(workspace.manifest):
@@ -146,7 +153,8 @@ def _prepare(
             record = _encode(run)
             for source in prepared.plan.sources:
                 refuse_changed(source)
-            manifest = _commit(run, workspace, record)
+            final = _order(run, opened.ordered, record).dispatch.frontier.state
+            manifest = _commit(run, final, workspace, record)
         seconds = time.monotonic() - began
         if workspace.has_work():
             if record or not workspace.has(workspace.run_record):  # a crash may have come after it
@@ -330,7 +338,9 @@ def propose(
     return prepared
 
 
-def _commit(run: EncodingRun, workspace: WorkArea, record: dict[str, Any]) -> Manifest:
+def _commit(
+    run: EncodingRun, final: State, workspace: WorkArea, record: dict[str, Any]
+) -> Manifest:
     """Make what no unit wrote, and publish; what that took is added to the record of the run."""
     # Workers have written the first copy of the tokens; the others may take a while.
     others = [layout.format for layout in copies_of(run.plan.settings)[1:]]
@@ -340,7 +350,7 @@ def _commit(run: EncodingRun, workspace: WorkArea, record: dict[str, Any]) -> Ma
     manifest = committing.commit(
         run.plan,
         run.books.ledger,
-        run.dispatch.frontier.state,
+        final,
         workspace,
         run.check_interrupt,
         allow_empty=run.settings.allow_empty_split or run.plan.settings.limited,
@@ -420,22 +430,42 @@ def _work(run: Run) -> None:
         LocalEngine(run).work()
 
 
+def _durably(run: UnitsRun) -> None:
+    """Work on every unit that is not durable yet; all of them are when this returns."""
+    try:
+        _work(run)
+    except (TokenmillError, Interrupted) as error:
+        # The error that stopped us is the news, not that syncing fails too.
+        books = run.books
+        with contextlib.suppress(TokenmillError):
+            books.sync_now()  # the units that are written count
+        if isinstance(error, Interrupted) and not (books.resumed_units or books.encoded_units):
+            error.reword(lambda text: text.replace("finished work is kept", NOTHING_FINISHED))
+        raise
+    run.books.sync_now()
+
+
+def _order(
+    run: EncodingRun, ordered: list[UnitRecord], record: dict[str, Any]
+) -> EncodingRun | OrderRun:
+    """The second half of a shuffled job: documents to their places, in the order of their keys."""
+    if not run.plan.settings.shuffle:
+        return run
+    began, ledger = time.monotonic(), run.books.ledger
+    run.books.on_durable = lambda records: None
+    run.log.observer.note("encoded; now bringing the documents into their order")
+    last = order_documents(run, ledger, ordered, _durably)
+    record["seconds_ordering"] = round(time.monotonic() - began, 3)
+    return last
+
+
 def _encode(run: EncodingRun) -> dict[str, Any]:
     """Encode and write every unit that is not durable yet; all of them are when this returns."""
     books, decision = run.books, run.prepared.decision
     books.on_durable = run.supply.units_durable
     run.supply.start()
     began = time.monotonic()
-    try:
-        _work(run)
-    except (TokenmillError, Interrupted) as error:
-        # The error that stopped us is the news, not that syncing fails too.
-        with contextlib.suppress(TokenmillError):
-            books.sync_now()  # the units that are written count
-        if isinstance(error, Interrupted) and not (books.resumed_units or books.encoded_units):
-            error.reword(lambda text: text.replace("finished work is kept", NOTHING_FINISHED))
-        raise
-    books.sync_now()
+    _durably(run)
     stats = dict(run.dispatch.stats)
     reused = {
         "from": run.settings.reuse,

@@ -127,7 +127,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
 # Settings that came later: at their default they are in no plan, so that a plan of before is the
 # same plan.
-LEFT_OUT = ("text_template", "where")
+LEFT_OUT = ("text_template", "where", "shuffle")
 
 
 class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,6 +152,7 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
     limit_tokens: int = 0  # only documents that begin before this token
     text_template: str = ""  # of the text, from several columns
     where: str = ""  # a condition that rows must meet
+    shuffle: bool = False  # documents in the order of their keys, see tokens/order.py
 
     @property
     def first(self) -> Layout:
@@ -171,6 +172,16 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def limited(self) -> bool:
         return bool(self.limit_docs or self.limit_tokens)
+
+    @property
+    def reads_part(self) -> bool:
+        """Whether inputs may be left unread: of a shuffled job even the first documents may be
+        anywhere."""
+        return self.limited and not self.shuffle
+
+    @property
+    def unlimited(self) -> PlanSettings:
+        return msgspec.structs.replace(self, limit_docs=0, limit_tokens=0)
 
     def folder_of(self, layout: Layout) -> str:
         """Where in the output a format's files are: one for each where there are several."""

@@ -251,10 +251,16 @@ SPLITS = [
         "--allow-empty-split", is_flag=True, help="Commit also if a split has no documents."
     ),
     click.option(
+        "--shuffle",
+        is_flag=True,
+        help="Documents of all inputs in random order (docs/order.md).",
+    ),
+    click.option(
         "--seed",
         type=WHOLE_NUMBER,
         default=0,
-        help="Which documents --val FRACTION takes: another seed, other documents.",
+        help="Which documents --val FRACTION takes, and the order of --shuffle: another seed, "
+        "other documents, another order.",
     ),
     click.option("--drop-empty", is_flag=True, help="Drop empty documents (counted)."),
     click.option("--min-tokens", metavar="N", help="Drop documents with fewer tokens (counted)."),

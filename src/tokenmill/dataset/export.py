@@ -230,7 +230,7 @@ def _index(
     by_name = {stream.name: ReframedStream(stream, settings, settings.first) for stream in streams}
     files = []
     for entry in source.manifest.files:
-        if entry.kind not in ("ends", "runs", "quarantine"):
+        if entry.kind not in ("ends", "runs", "rows", "quarantine"):
             continue
         working = maker.workspace.name_of("-".join(entry.path.split("/")), entry.path)
         if entry.kind == "ends":

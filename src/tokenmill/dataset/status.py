@@ -94,7 +94,8 @@ def _maker(plan: dict[str, Any]) -> str:
 def _unfinished(workspace: Workspace, process: int) -> Status:
     plan, local = bound_plan(workspace)
     records, _ = read_journal(workspace.store, f"{WORK}/{JOURNAL}", fingerprint_of(plan))
-    latest = {record.unit: record for record in records}
+    encoded = [one for one in records if one.unit.source < len(plan.get("sources", ()))]
+    latest = {record.unit: record for record in encoded}
     counts = Counts()
     for record in latest.values():
         counts.add(record.counts)

@@ -47,6 +47,7 @@ class Stream:
         self._opened: tuple[int, Slices] | None = None
         self.ends = self._index("ends")
         self.runs = self._index("runs").reshape(-1, 3)
+        self.rows = self._index("rows")  # of a shuffled dataset
         self.documents = len(self.ends)
 
     def _index(self, kind: str) -> Array:
@@ -95,8 +96,21 @@ class Stream:
 
     def documents_of(self, source: int, first: int, stop: int) -> tuple[I64, I64]:
         """Numbers and rows of the documents made from rows [first, stop) of a source, by row."""
+        if self.settings.shuffle:
+            low, high = self._entry_from(source, first), self._entry_from(source, stop)
+            documents = np.array(self.rows[low:high], np.int64)
+            return documents, np.array(self.runs[documents, 2], np.int64)
         low, high = self.from_row(source, first), self.from_row(source, stop)
         return np.arange(low, high, dtype=np.int64), origins_in(self.runs, low, high)[1]
+
+    def _entry_from(self, source: int, row: int) -> int:
+        """Of a shuffled stream: the first entry of its rows that is not before this row."""
+
+        def origin(entry: int) -> tuple[int, int]:
+            run = self.runs[int(self.rows[entry])]
+            return int(run[1]), int(run[2])
+
+        return bisect.bisect_left(range(len(self.rows)), (source, row), key=origin)
 
     def number_in_split(self, document: int, token: int) -> tuple[str, int, int]:
         """Split, document in it and token in it, as `inspect` counts, of a token of the stream."""
@@ -126,6 +140,8 @@ class Stream:
             yield f"index/{self.name}.runs: {fault}"
 
     def _run_fault(self) -> str:
+        if self.settings.shuffle:
+            return self._order_fault()
         if (len(self.runs) == 0) != (self.documents == 0):
             return f"{len(self.runs)} runs for {self.documents} documents"
         for block in range(0, len(self.runs), BLOCK):
@@ -141,6 +157,29 @@ class Stream:
                 return f"rows are not in order after run {at}"
             if first[-1] >= self.documents or source.max() >= len(self.source_names):
                 return "names a document or a source that is not there"
+        return ""
+
+    def _order_fault(self) -> str:
+        """Of a shuffled stream: every document has a run, and the rows are all there once."""
+        if not len(self.runs) == len(self.rows) == self.documents:
+            return f"{len(self.runs)} runs and {len(self.rows)} rows for {self.documents} documents"
+        before = (-1, -1)
+        for block in range(0, self.documents, BLOCK):
+            numbers = np.array(self.runs[block : block + BLOCK, 0], np.int64)
+            if not np.array_equal(numbers, np.arange(block, block + len(numbers))):
+                return "documents are not numbered in order"
+            documents = np.array(self.rows[block : block + BLOCK], np.int64)
+            if documents.min() < 0 or documents.max() >= self.documents:
+                return "names a document or a source that is not there"
+            origins = np.array(self.runs[documents, 1:], np.int64)
+            source, row = np.concatenate(([before], origins)).T
+            later = (np.diff(source) > 0) | ((np.diff(source) == 0) & (np.diff(row) > 0))
+            if not later.all():
+                at = block + int(np.flatnonzero(~later)[0])
+                return f"rows are not in order at entry {at} of index/{self.name}.rows"
+            if source.max() >= len(self.source_names):
+                return "names a document or a source that is not there"
+            before = int(source[-1]), int(row[-1])
         return ""
 
     def border_faults(self) -> Iterator[str]:

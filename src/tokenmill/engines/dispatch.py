@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from tokenmill.engines import events, messages
@@ -30,6 +30,7 @@ from tokenmill.output.file_maker import FileTask
 from tokenmill.output.journal import UnitRecord
 from tokenmill.settings import PlanSettings, RunSettings
 from tokenmill.tokens.counts import State
+from tokenmill.tokens.placement import CutRule
 
 # Few places at a time: with both pipes full, engine and worker would wait for each other for ever.
 MAX_PLACING = 16
@@ -94,14 +95,16 @@ class Dispatch:
         durable: Iterable[UnitRecord],
         books: Books,
         *,
+        rules: Sequence[CutRule] | None = None,
         files: Iterable[FileTask] = (),
         on_made: Callable[[FileTask, messages.FileMade], None] = lambda *_: None,
         on_event: Callable[[Event], None] = lambda _: None,
     ) -> None:
-        """`segments`: in document order; None: there will be more, but not yet. `files`: to be
-        made of what is there already; in the order in which they are handed out."""
+        """`segments`: in document order; None: there will be more, but not yet. `rules`: of the
+        streams that units write to; None: the plan's. `files`: to be made of what is there already;
+        in the order in which they are handed out."""
         self.settings, self.run = settings, run
-        self.frontier = Frontier(settings, durable)
+        self.frontier = Frontier(settings, durable, rules)
         self.workers: dict[int, WorkerState] = {}
         self.books, self._on_made, self._on_event = books, on_made, on_event
         self._files = FilesToMake(files)

@@ -8,7 +8,7 @@ and waits at the first one that is not.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -93,9 +93,16 @@ class SegmentProgress:
 
 
 class Frontier:
-    def __init__(self, settings: PlanSettings, durable: Iterable[UnitRecord]) -> None:
+    def __init__(
+        self,
+        settings: PlanSettings,
+        durable: Iterable[UnitRecord],
+        rules: Sequence[CutRule] | None = None,
+    ) -> None:
+        """`rules`: none where units do not write to the streams."""
         self.limit_reached = False
-        self._settings, self._rules = settings, CutRule.all_of(settings, settings.first)
+        self._settings = settings
+        self._rules = CutRule.all_of(settings, settings.first) if rules is None else rules
         self.state = State(streams=tuple(StreamState() for _ in self._rules))
         self._order: deque[SegmentProgress] = deque()
         self._part = 0

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from tokenmill.engines import messages
 from tokenmill.engines.messages import Channel
+from tokenmill.engines.order.order_worker import OrderWorker
 from tokenmill.engines.unit import EncodedUnit, UnitWorker
 from tokenmill.inputs.segments import UnitId
 from tokenmill.output.file_tasks import FileWorker
@@ -30,11 +31,11 @@ class WorkerLoop:
         self.channel, self.spill = channel, spill
         self.held: dict[UnitId, EncodedUnit] = {}
         self._sent, self._sending = 0, threading.Lock()
-        self.worker: UnitWorker
+        self.worker: UnitWorker | OrderWorker
         self.maker: FileWorker
         self.after_writing: Callable[[UnitRecord], None] = lambda record: None
 
-    def run(self, worker: UnitWorker | FileWorker) -> None:
+    def run(self, worker: UnitWorker | OrderWorker | FileWorker) -> None:
         """Until the engine says stop."""
         if isinstance(worker, FileWorker):
             self.maker = worker
@@ -51,7 +52,7 @@ class WorkerLoop:
             case messages.EncodeTask():
                 self._encode(order)
                 self.send(messages.TaskDone(self.worker.session.stats))
-            case messages.TryRows():
+            case messages.TryRows() if isinstance(self.worker, UnitWorker):
                 self.worker.try_rows(order, self._progress)
                 self.send(messages.TaskDone(self.worker.session.stats))
             case messages.MakeFile():
@@ -86,7 +87,7 @@ class WorkerLoop:
         self.send(messages.Activity("write", place.unit.part))
         encoded = self.held.pop(place.unit)
         record = self.worker.place(encoded, place.before)
-        self.worker.files.unit_written(record)
+        self.worker.writer.files.unit_written(record)
         encoded.forget_spilled()
         self.send(messages.UnitWritten(record, self.worker.session.stats))
         self.after_writing(record)

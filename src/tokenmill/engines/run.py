@@ -13,10 +13,12 @@ from tokenmill.engines.dispatch import Dispatch
 from tokenmill.engines.frontier import SegmentProgress
 from tokenmill.engines.messages import FileMade
 from tokenmill.engines.observer import EventLog, Observer, Snapshot
+from tokenmill.engines.order.order_worker import OrderJob, OrderWorker
 from tokenmill.engines.supply import Downloads
 from tokenmill.engines.unit import UnitWorker, WorkerJob
 from tokenmill.inputs.kinds import segments_of
 from tokenmill.inputs.segments import Segment, UnitId
+from tokenmill.output.durability import UnitLog
 from tokenmill.output.file_maker import FileMaker, FileTask
 from tokenmill.output.file_tasks import FileJob, FileWorker, effort_of, weight_of
 from tokenmill.output.journal import UnitRecord
@@ -26,11 +28,13 @@ from tokenmill.planning.plan import Plan
 from tokenmill.settings import RunSettings
 from tokenmill.system.spill import spill_name
 
+Job = WorkerJob | FileJob | OrderJob
+
 
 class Run(abc.ABC):
     """What an engine works on: tasks to hand out, and what a worker must know to do them."""
 
-    job: WorkerJob | FileJob
+    job: Job
     settings: RunSettings
     dispatch: Dispatch
     log: EventLog
@@ -42,7 +46,7 @@ class Run(abc.ABC):
         return self.log.snapshot
 
     @abc.abstractmethod
-    def open_worker(self) -> UnitWorker | FileWorker:
+    def open_worker(self) -> UnitWorker | OrderWorker | FileWorker:
         """A worker in this process."""
 
     def keep_up(self) -> None:
@@ -118,7 +122,23 @@ class FilesRun(Run):
         self.log.tick()
 
 
-class EncodingRun(Run):
+class UnitsRun(Run):
+    """Units that are written to their places, and become durable."""
+
+    books: UnitLog
+
+    def keep_up(self) -> None:
+        super().keep_up()
+        self.books.sync_if_due()
+
+    def forget_spilled(self, unit: UnitId, pid: int) -> None:
+        self.books.workspace.spill.forget(spill_name(unit, pid))
+
+    def sync_failed(self, error: BaseException) -> None:
+        self.books.worker_failed_to_sync(error)
+
+
+class EncodingRun(UnitsRun):
     job: WorkerJob
 
     def __init__(
@@ -132,36 +152,30 @@ class EncodingRun(Run):
         assert opened.books is not None
         self.prepared, self.plan, self.settings = prepared, prepared.plan, prepared.run
         encoding, output = prepared.encoding, prepared.output
+        settings = self.plan.settings
+        # A shuffled job encodes everything; its limits are those of the second half.
+        settings = settings.unlimited if settings.shuffle else settings
         self.job = WorkerJob(
-            self.plan.settings, self.settings, prepared.budget, encoding, output, prepared.reuse
+            settings, self.settings, prepared.budget, encoding, output, prepared.reuse
         )
         self.books = opened.books
         self.supply, self.check_interrupt = supply, check_interrupt
         self.log = EventLog(observer, self.plan.input_bytes)
         self.dispatch = Dispatch(
-            self.plan.settings,
+            settings,
             self.settings,
             _segments_in_order(self.plan, opened, supply),
             opened.durable,
             self.books,
+            rules=[] if settings.shuffle else None,
             on_event=self.log.add,
         )
 
     def open_worker(self) -> UnitWorker:
         return UnitWorker(self.job, files=self.books.workspace.open_files())
 
-    def keep_up(self) -> None:
-        super().keep_up()
-        self.books.sync_if_due()
-
     def report(self) -> None:
         self.supply.report(self.log)
-
-    def forget_spilled(self, unit: UnitId, pid: int) -> None:
-        self.books.workspace.spill.forget(spill_name(unit, pid))
-
-    def sync_failed(self, error: BaseException) -> None:
-        self.books.worker_failed_to_sync(error)
 
 
 def _segments_in_order(
@@ -177,7 +191,7 @@ def _segments_in_order(
     given: deque[SegmentProgress] = deque()
     for planned in plan.sources:
         source = planned
-        if plan.settings.limited and planned.remote is not None:
+        if plan.settings.reads_part and planned.remote is not None:
             # A trial may end with the files that are here: download another only when it has not.
             while _drop_complete(given):
                 yield None
@@ -193,7 +207,7 @@ def _segments_in_order(
             progress.aside.update(opened.aside.get(progress.key, {}))
             for record in durable.pop(progress.key, ()):
                 progress.note_written(record)
-            if plan.settings.limited:
+            if plan.settings.reads_part:
                 _drop_complete(given)
                 given.append(progress)
             yield progress

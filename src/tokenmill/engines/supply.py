@@ -262,7 +262,7 @@ class Downloads:
         return None
 
     def _may_begin(self, number: int) -> bool:
-        if self.plan.settings.limited and number > self._asked:
+        if self.plan.settings.reads_part and number > self._asked:
             return False  # a trial run may end before it
         if not self.keep and len(self._on_disk) >= self.downloads + AHEAD:
             return False

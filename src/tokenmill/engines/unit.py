@@ -6,7 +6,6 @@ an engine puts it; it knows nothing of other units.
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -15,23 +14,22 @@ from typing import Any, Literal, NoReturn
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
 from tokenmill.engines.messages import Activity, EncodeTask, TryRows, UnitSummary
+from tokenmill.engines.order.sorted_run import run_name, sorted_stream
 from tokenmill.engines.reuse.old_documents import OldDocuments
+from tokenmill.engines.writing.stream_writer import StreamWriter
 from tokenmill.errors import BadRowError, TokenmillError, WorkerError
-from tokenmill.formats import get_format
 from tokenmill.inputs.batch import BadRow, Batch
 from tokenmill.inputs.kinds import kind_named, read_segment, reading_for, refuse_changed
 from tokenmill.inputs.readers.fragments import LONG_BYTES
 from tokenmill.inputs.segments import BATCH_BYTES, UNIT_BYTES, UnitId
 from tokenmill.inputs.source import Source
 from tokenmill.output.files import JobFiles
-from tokenmill.output.journal import AsideRecord, PieceRecord, UnitRecord
+from tokenmill.output.journal import AsideRecord, UnitRecord
 from tokenmill.output.workspace import Workspace
 from tokenmill.planning.reuse import Reuse
 from tokenmill.settings import PlanSettings, RunSettings
-from tokenmill.system.disk import Buffer
 from tokenmill.system.memory import LONG_WORD_BYTES, WORDS_FACTOR, Budget, MemoryShare
 from tokenmill.system.proc import resident_bytes
 from tokenmill.system.spill import SpillFolder, spill_name
@@ -43,8 +41,8 @@ from tokenmill.tokenizer.known import KnownIds
 from tokenmill.tokenizer.session import EncoderSession
 from tokenmill.tokens.counts import Counts, State
 from tokenmill.tokens.packing import PackedStream, Packer, rows_within
-from tokenmill.tokens.placement import CutRule, StreamCounts
-from tokenmill.tokens.splits import WorkingFile, document_hash, stream_name, streams_of
+from tokenmill.tokens.placement import StreamCounts, StreamState
+from tokenmill.tokens.splits import document_hash
 
 QUARANTINE_BYTES = 1 << 20  # of a bad row's content are kept; beyond, length and sha256 tell
 REOPEN_BYTES = 64_000_000
@@ -94,6 +92,7 @@ class EncodedUnit:
             bad = np.frombuffer(msgspec.msgpack.encode(self.bad), np.uint8)
             folder.put(name, [*self._arrays, bad])
             self._shapes = [(array.dtype, len(array)) for array in self._arrays]
+            self._cut = [(stream.continued, stream.open) for stream in self.streams]
             self.spilled, self.streams, self.bad = (folder, name), [], []
 
     def forget_spilled(self) -> None:
@@ -112,10 +111,8 @@ class EncodedUnit:
             at += arrays[-1].nbytes
         self.bad = msgspec.msgpack.decode(content[at:], type=list[BadRow])
         return [
-            PackedStream(tokens, lengths, rows, counts.continued, counts.open)
-            for tokens, lengths, rows, counts in zip(
-                arrays[::3], arrays[1::3], arrays[2::3], self.summary.streams, strict=True
-            )
+            PackedStream(arrays[at], arrays[at + 1], arrays[at + 2], *cut, *arrays[at + 3 : at + 5])
+            for at, cut in zip(range(0, len(arrays), 5), self._cut, strict=True)
         ]
 
 
@@ -134,12 +131,8 @@ class UnitWorker:
             growth=REOPEN_BYTES,
         )
         self.old = None if job.reuse is None else OldDocuments(job.reuse, self.session)
-        self.files = files or Workspace(job.output).open_files()
-        self.rules = CutRule.all_of(job.settings, job.settings.first)
-        self.stream_names = [stream_name(s) for s in streams_of(job.settings.val)]
+        self.writer = StreamWriter(job.settings, files or Workspace(job.output).open_files())
         self.specials = [text.encode() for text in encoding.special_tokens]
-        layout = job.settings.first
-        self.header_bytes = get_format(layout.format).header_bytes(layout)
         self._check_rows: bool | None = None  # while rows are tried: check each of them, or none
         self.spill_held: Callable[[], None] = lambda: None  # units that wait for their place
         self.room = MemoryShare(
@@ -153,7 +146,7 @@ class UnitWorker:
     def close(self) -> None:
         """Let go of files and encoder at once: this object is in a cycle, and the collector may
         take its time. It does not see the encoder's 50 to 250 MB."""
-        self.files.close()
+        self.writer.files.close()
         del self.session
 
     # --- encoding ----------------------------------------------------------------------------
@@ -292,38 +285,20 @@ class UnitWorker:
         work, summary = encoded.work, encoded.summary
         if encoded.bad and self.job.run.on_bad_row == "stop":  # not before: a limit might spare it
             self.stop_at(encoded.bad[0], work)
-        pieces: list[PieceRecord] = []
-        streams = []
-        for rule, name, state, packed in zip(
-            self.rules, self.stream_names, before.streams, encoded.packed(), strict=True
-        ):
-            ends, run_starts = packed.ends(), packed.run_starts()
-            laid, after = rule.lay_out(state, StreamCounts.of(packed), packed.starts())
-            itemsize = packed.tokens.itemsize
-            for piece in laid:
-                pieces.append(
-                    self._write(
-                        WorkingFile(piece.split, piece.file).name,
-                        self.header_bytes + piece.at * itemsize,
-                        packed.tokens[piece.start : piece.stop],
-                    )
-                )
-            if len(ends):
-                absolute = (ends + state.tokens).astype("<u8")
-                pieces.append(self._write(f"{name}.ends", state.documents * 8, absolute))
-                runs = np.empty((len(run_starts), 3), "<u8")
-                runs[:, 0] = run_starts + state.documents
-                runs[:, 1] = summary.unit.source
-                runs[:, 2] = packed.rows[run_starts] + before.rows
-                pieces.append(self._write(f"{name}.runs", state.runs * 24, runs.reshape(-1)))
-            streams.append(after)
+        if self.settings.shuffle:  # its places are found later, document by document
+            source, packed, streams = summary.unit.source, encoded.packed(), list[StreamState]()
+            parts = [sorted_stream(one, source, before.rows) for one in packed]
+            pieces = self.writer.write_sorted(run_name(summary.unit), parts)
+        else:
+            packed, source = encoded.packed(), summary.unit.source
+            pieces, streams = self.writer.write_streams(packed, source, before)
         # Rows of the source before the segment, as far as they count for this unit; lines likewise.
         rows, lines = before.rows - encoded.first_row, before.lines - encoded.first_line
         quarantined = b"".join(
-            _quarantine_line(bad, work.source.name, rows, lines) for bad in encoded.bad
+            bad.quarantine_line(work.source.name, rows, lines) for bad in encoded.bad
         )
         if quarantined:
-            pieces.append(self._write("quarantine", before.quarantine_bytes, quarantined))
+            pieces.append(self.writer.write("quarantine", before.quarantine_bytes, quarantined))
         return UnitRecord(
             unit=summary.unit,
             last=summary.last,
@@ -373,26 +348,6 @@ class UnitWorker:
             hint="run the same command with --on-bad-row quarantine to quarantine such rows and "
             "go on",
         )
-
-    def _write(self, file: str, offset: int, data: Buffer) -> PieceRecord:
-        view = memoryview(data).cast("B")
-        self.files.write_at(file, offset, view)
-        return PieceRecord(file, offset, len(view), xxhash.xxh3_64_intdigest(view))
-
-
-def _quarantine_line(bad: BadRow, source: str, rows_before: int, lines_before: int) -> bytes:
-    """The record of a bad row in quarantine.jsonl."""
-    record: dict[str, object] = {"source": source, "row": rows_before + bad.row}
-    if bad.line >= 0:
-        record["line"] = lines_before + bad.line + 1
-    if bad.part:
-        record |= {"rows": bad.rows, "part": bad.part}
-    record["reason"] = bad.reason
-    record["bytes"] = base64.b64encode(bad.content).decode()
-    record["length"] = len(bad.content) if bad.length < 0 else bad.length
-    if bad.sha256:
-        record["sha256"] = bad.sha256
-    return msgspec.json.encode(record) + b"\n"
 
 
 class _UnitBuilder:
@@ -479,7 +434,8 @@ class _UnitBuilder:
         if not self.counts.balanced:
             raise TokenmillError(f"{self.source.name}: rows do not add up: {self.counts}")
         unit = UnitId(self.source.number, self.work.segment.number, self.part)
-        streams = tuple(StreamCounts.of(p) for p in packed)
+        shuffled = self.worker.settings.shuffle
+        streams = () if shuffled else tuple(StreamCounts.of(p) for p in packed)
         return EncodedUnit(
             UnitSummary(unit, last, self.rows_before, self.lines, self.counts, streams),
             packed,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from tokenmill.texts import I64, Texts
@@ -40,6 +42,20 @@ class BadRow(NamedTuple):
             return self
         digest = hashlib.sha256(self.content).hexdigest()
         return self._replace(content=self.content[:limit], length=len(self.content), sha256=digest)
+
+    def quarantine_line(self, source: str, rows_before: int, lines_before: int) -> bytes:
+        """Its record in quarantine.jsonl."""
+        record: dict[str, object] = {"source": source, "row": rows_before + self.row}
+        if self.line >= 0:
+            record["line"] = lines_before + self.line + 1
+        if self.part:
+            record |= {"rows": self.rows, "part": self.part}
+        record["reason"] = self.reason
+        record["bytes"] = base64.b64encode(self.content).decode()
+        record["length"] = len(self.content) if self.length < 0 else self.length
+        if self.sha256:
+            record["sha256"] = self.sha256
+        return msgspec.json.encode(record) + b"\n"
 
 
 class Fragment(NamedTuple):

@@ -335,6 +335,7 @@ def _identify(
         as_kind=expected.as_kind,
         text_column=expected.text_column,
         split=listed.split if listed else "",
+        twin=listed.twin if listed else 0,
     )
 
 

@@ -34,6 +34,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     remote: RemoteFile | None = None
     as_kind: str = ""  # the kind that the user says (`--as`)
     text_column: str = ""  # its own, where it is another than the plan's
+    twin: int = 0  # its number among sources of the same content, by name; in a shuffled job
     split: str = ""  # val: the whole file is for validation (`--val split`, `--val-inputs`)
 
     def identity(self) -> dict[str, Any]:

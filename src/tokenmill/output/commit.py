@@ -36,6 +36,7 @@ from tokenmill.output.file_maker import FileMaker, digested, pieces_of
 from tokenmill.output.file_tasks import FileJob, MakeFiles
 from tokenmill.output.files import JobFiles
 from tokenmill.output.manifest import MANIFEST_VERSION, Manifest, SplitEntry
+from tokenmill.output.order.row_index import chosen_of, row_index
 from tokenmill.output.stored import FileStream, StreamFiles, TokenFile
 from tokenmill.output.workspace import FILES, WorkArea, Workspace, folders_of
 from tokenmill.planning.empty_splits import refuse_empty
@@ -134,7 +135,6 @@ def commit(
     is allowed: the work folder stays, and a run may go on. So does one with more memory, where a
     document takes more than a worker's `room`.
     """
-    totals = _checked_totals(plan, ledger)
     evidence = xxhash.xxh3_128_hexdigest(plan.fingerprint.encode() + ledger.evidence())
     with contextlib.closing(FileMaker(workspace, evidence, check_interrupt)) as maker:
         grown = {name: _GrownFile(name, pieces) for name, pieces in _by_file(ledger).items()}
@@ -142,7 +142,9 @@ def commit(
         source = workspace.grown_files(maker.files, plan.fingerprint)
         maker.source = None if workspace.has_places else source
         streams = [FileStream(source, one) for one in about]
-        index = _index_files(plan, grown, source, maker)
+        by_source, of_rows = _shuffled(plan, ledger.by_source, streams, maker, workspace)
+        index = _index_files(plan, grown, source, maker) + of_rows
+        totals = _checked_totals(plan, by_source)
         layouts, editions, cuts, checked = plan.settings.layouts, [], [], as_made
         if not is_made_last(plan.settings):
             mine = _written_cut(plan, streams, list(written), grown)
@@ -167,7 +169,7 @@ def commit(
         counts=totals.to_dict(),
         sources=[
             {**source.identity(), **counts.to_dict()}
-            for source, counts in zip(plan.sources, ledger.by_source, strict=True)
+            for source, counts in zip(plan.sources, by_source, strict=True)
         ],
         set_aside=[
             {"source": plan.sources[source].name, **one.to_dict()}
@@ -354,6 +356,28 @@ def _index_files(
     return index
 
 
+def _shuffled(
+    plan: Plan,
+    by_source: list[Counts],
+    streams: list[FileStream],
+    maker: FileMaker,
+    workspace: WorkArea,
+) -> tuple[list[Counts], list[DatasetFile]]:
+    """Of a shuffled job: what a limit has left of each source; and where each row of a source
+    went, for every stream that has documents."""
+    if not plan.settings.shuffle:
+        return by_source, []
+    if plan.settings.limited:
+        by_source = chosen_of(by_source, streams)
+    rows = [counts.rows for counts in by_source]
+    index: list[DatasetFile] = []
+    for stream in (one for one in streams if one.documents):
+        working = f"{stream.name}.rows"
+        made = maker.make(working, row_index(stream, rows, workspace.spill))
+        index.append(dataset_file(made, f"index/{working}", "rows", stream=stream.name))
+    return by_source, index
+
+
 def _units_table(ledger: UnitTable) -> bytes:
     """Source, segment, part, first row, rows of every unit, in document order."""
     units = np.frombuffer(ledger.units, np.uint64).reshape(-1, 5)
@@ -361,10 +385,10 @@ def _units_table(ledger: UnitTable) -> bytes:
     return units[order].astype("<u8").tobytes()
 
 
-def _checked_totals(plan: Plan, ledger: UnitTable) -> Counts:
+def _checked_totals(plan: Plan, by_source: list[Counts]) -> Counts:
     totals = Counts()
-    for source, counts in zip(plan.sources, ledger.by_source, strict=True):
-        if source.rows not in (-1, counts.rows) and not plan.settings.limited:
+    for source, counts in zip(plan.sources, by_source, strict=True):
+        if source.rows not in (-1, counts.rows) and not plan.settings.reads_part:
             raise TokenmillError(
                 f"{source.name}: {counts.rows} rows were read, but it has {source.rows}",
                 hint="run again with --overwrite to start over",

@@ -37,14 +37,27 @@ class UnitTable:
 
     def add(self, record: UnitRecord) -> None:
         unit = record.unit
-        self.by_source[unit.source].add(record.counts)
-        self.units.extend(
-            (unit.source, unit.segment, unit.part, record.before.rows, record.counts.rows)
-        )
+        if unit.source < len(self.by_source):  # else it brings documents of units into order
+            self.by_source[unit.source].add(record.counts)
+            self.units.extend(
+                (unit.source, unit.segment, unit.part, record.before.rows, record.counts.rows)
+            )
         self.set_aside += [(unit.source, one) for one in record.set_aside]
         for piece in record.pieces:
             file = self.file_ids.setdefault(piece.file, len(self.file_ids))
             self.pieces.extend((file, piece.offset, piece.length, piece.digest))
+
+    def sizes(self) -> dict[str, int]:
+        """The bytes in each file."""
+        pieces = np.frombuffer(self.pieces, np.uint64).reshape(-1, 4).astype(np.int64)
+        total = np.zeros(len(self.file_ids), np.int64)
+        np.add.at(total, pieces[:, 0], pieces[:, 2])
+        return {name: int(total[number]) for name, number in self.file_ids.items()}
+
+    def all_units(self) -> list[UnitId]:
+        """In document order."""
+        columns = np.frombuffer(self.units, np.uint64).reshape(-1, 5)[:, :3].tolist()
+        return sorted(UnitId(*unit) for unit in columns)
 
     def evidence(self) -> bytes:
         """The digests of everything written, in an order that does not depend on the run."""
@@ -140,7 +153,7 @@ class UnitLog:
         self.ledger = UnitTable(len(plan.sources))
         for record in durable:
             self.ledger.add(record)
-        self.resumed_units = len(durable)
+        self.resumed_units = sum(record.unit.source < len(plan.sources) for record in durable)
         self.encoded_units = 0
         self.expected = expected
         self.on_durable: Callable[[list[UnitRecord]], None] = lambda records: None

@@ -25,7 +25,7 @@ class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One file of the dataset. `checksum` is the xxh3 of its pieces' digests in order."""
 
     path: str
-    kind: str  # tokens, sidecar, ends, runs, units, pieces, quarantine
+    kind: str  # tokens, sidecar, ends, runs, rows, units, pieces, quarantine
     size: int
     checksum: str
     pieces: int

@@ -61,6 +61,7 @@ class JobState(msgspec.Struct, frozen=True):
     manifest: Manifest | None = None
     books: UnitLog | None = None
     durable: list[UnitRecord] = []
+    ordered: list[UnitRecord] = []  # of a shuffled job: what its second half has done
     aside: QuarantinedRows = {}
 
 
@@ -98,7 +99,9 @@ def open_job(
         with keeping_work(), _noted_end(workspace):
             books, durable, aside = _recover(plan, run, workspace, bound, check_interrupt)
             with contextlib.closing(books):
-                yield JobState(books=books, durable=durable, aside=aside)
+                encoded = [one for one in durable if one.unit.source < len(plan.sources)]
+                ordered = [one for one in durable if one.unit.source >= len(plan.sources)]
+                yield JobState(books=books, durable=encoded, ordered=ordered, aside=aside)
     finally:
         lock.release()
 

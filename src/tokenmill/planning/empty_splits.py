@@ -19,7 +19,7 @@ from tokenmill.inputs.kinds import kind_named
 from tokenmill.inputs.source import Source
 from tokenmill.planning.plan import Plan
 from tokenmill.settings import PlanSettings
-from tokenmill.tokens.splits import held_out
+from tokenmill.tokens.order import held_out_of
 
 # For one byte of text: normalizing makes up to 11 of it (U+FDFA), and a separator of one byte is a
 # document with its special ids. JSON takes more bytes for a document than that.
@@ -155,7 +155,7 @@ def _empty_by_hash(plan: Plan) -> str:
         if source.rows < 0:  # places are bytes
             return ""
         places = np.arange(source.rows)
-        held += int(held_out(settings.val, settings.seed, source, places).sum())
+        held += int(held_out_of(settings, source, places).sum())
         rows += source.rows
     return "val" if not held else "train" if held == rows else ""
 

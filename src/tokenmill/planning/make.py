@@ -25,6 +25,7 @@ from tokenmill.system.memory import Budget, fit_budget
 from tokenmill.tokenizer.bundled import Encoding
 from tokenmill.tokenizer.encoders.decision import EncoderDecision, decide
 from tokenmill.tokenizer.files import find_encoding
+from tokenmill.tokens.order import in_plan_order
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +81,8 @@ def make_plan(
     found = find_sources(inputs, settings.text_column, output, pins, shelf, rules)
     if val := whole_text_val(options, found.sources):
         settings = plan_settings(msgspec.structs.replace(options, val=val), output, encoding)
+    if settings.shuffle:
+        found = msgspec.structs.replace(found, sources=in_plan_order(found.sources))
     kinds = {source.kind for source in found.sources}
     if settings.text_separator and not any(kind_named(kind).has_separators for kind in kinds):
         raise UsageError("--text-separator: none of the inputs is a text file")

@@ -73,6 +73,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     all_splits: bool = False
     val: str | float | None = None
     val_inputs: tuple[str, ...] = ()
+    shuffle: bool = False
     seed: int = 0
     drop_empty: bool = False
     min_tokens: str | int | None = None
@@ -219,6 +220,7 @@ def plan_settings(
         **_limits(options),
         text_template=options.text,
         where=options.where,
+        shuffle=options.shuffle,
     )
     return layout_settings(bare, options, formats, output)
 

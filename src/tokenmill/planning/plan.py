@@ -18,6 +18,7 @@ from tokenmill.formats import get_format
 from tokenmill.inputs.segments import cut_rule
 from tokenmill.inputs.source import Source
 from tokenmill.settings import Layout, PlanSettings, Val
+from tokenmill.tokens.order import order_rule
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +29,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def to_dict(self) -> dict[str, Any]:
         """What is bound to an output: nothing of this machine, this run or this moment."""
         plan = {
-            "cut_rule": cut_rule(),
+            "cut_rule": cut_rule() + (order_rule() if self.settings.shuffle else []),
             "settings": self.settings.to_dict(),
             "sources": [source.identity() for source in self.sources],
         }

@@ -9,7 +9,7 @@ from tokenmill.tokens.placement import StreamState
 
 
 class Counts(msgspec.Struct, array_like=True):
-    """rows = documents + dropped + quarantined, in every unit, source and dataset."""
+    """rows = documents + dropped + quarantined + not chosen, in every unit, source and dataset."""
 
     rows: int = 0
     documents: int = 0
@@ -22,6 +22,7 @@ class Counts(msgspec.Struct, array_like=True):
     too_short: int = 0  # of the dropped: under --min-tokens
     too_long: int = 0
     filtered: int = 0  # of the dropped: rows that --where leaves out
+    not_chosen: int = 0  # encoded, and beyond a limit of a shuffled job
 
     def add(self, other: Counts) -> None:
         for field in self.__struct_fields__:
@@ -29,12 +30,13 @@ class Counts(msgspec.Struct, array_like=True):
 
     @property
     def balanced(self) -> bool:
-        return self.rows == self.documents + self.dropped + self.quarantined
+        return self.rows == self.documents + self.dropped + self.quarantined + self.not_chosen
 
     def to_dict(self) -> dict[str, int]:
         counts = {field: getattr(self, field) for field in self.__struct_fields__}
-        if not self.filtered:  # a count that came later: a dataset without it stays as it was
-            del counts["filtered"]
+        for later in ("filtered", "not_chosen"):  # a dataset without them stays as it was
+            if not counts[later]:
+                del counts[later]
         return counts
 
 

@@ -15,9 +15,11 @@ from tokenmill.inputs.source import Source
 from tokenmill.settings import Layout, PlanSettings
 from tokenmill.texts import I64
 from tokenmill.tokenizer.encoders.fast import U32
-from tokenmill.tokens.splits import held_out, streams_of
+from tokenmill.tokens.order import document_keys, held_out_of
+from tokenmill.tokens.splits import U64, streams_of
 
 Tokens = npt.NDArray[np.unsignedinteger]
+NOTHING: U64 = np.zeros(0, np.uint64)
 
 
 class PackedStream(NamedTuple):
@@ -33,10 +35,13 @@ class PackedStream(NamedTuple):
     rows: I64  # the row of each document, counted from the unit's first row
     continued: bool = False
     open: bool = False
+    # Of a shuffled job: the key of each document; in a range of keys, its place in the range.
+    order: U64 = NOTHING
+    sources: U64 = NOTHING  # in a range of keys: the source of each document, whose row it is
 
     @property
-    def arrays(self) -> tuple[Tokens, I64, I64]:
-        return self.tokens, self.lengths, self.rows
+    def arrays(self) -> tuple[Tokens, I64, I64, U64, U64]:
+        return self.tokens, self.lengths, self.rows, self.order, self.sources
 
     @property
     def documents(self) -> int:
@@ -51,6 +56,8 @@ class PackedStream(NamedTuple):
 
     def run_starts(self) -> I64:
         """Documents at which the row is not the one after its neighbour's."""
+        if len(self.sources):  # in a range of keys every document is one
+            return np.arange(self.documents)
         steps = np.diff(self.rows[: self.documents], prepend=-2)  # the first one begins a run
         return np.flatnonzero(steps != 1)
 
@@ -62,23 +69,26 @@ class _Stream:
         self.tokens: list[Tokens] = []
         self.lengths: list[I64] = []
         self.rows: list[I64] = []
+        self.order: list[U64] = []
         self.continued = False
         self.open = False
 
-    def add(self, tokens: Tokens, lengths: I64, rows: I64) -> None:
-        if len(lengths):
-            self.tokens.append(tokens)
-            self.lengths.append(lengths)
-            self.rows.append(rows)
+    def add(self, packed: PackedStream) -> None:
+        if len(packed.lengths):
+            self.tokens.append(packed.tokens)
+            self.lengths.append(packed.lengths)
+            self.rows.append(packed.rows)
+            self.order.append(packed.order)
 
-    def add_fragment(self, tokens: Tokens, fragment: Fragment, row: int) -> None:
+    def add_fragment(self, tokens: Tokens, fragment: Fragment, row: int, order: U64) -> None:
         if self.lengths and not fragment.first:  # more of the document that is here already
             self.tokens.append(tokens)
             self.lengths[-1] = self.lengths[-1].copy()
             self.lengths[-1][-1] += len(tokens)
         else:
             self.continued = self.continued or not fragment.first
-            self.add(tokens, np.array([len(tokens)], np.int64), np.array([row], np.int64))
+            length, rows = np.array([len(tokens)], np.int64), np.array([row], np.int64)
+            self.add(PackedStream(tokens, length, rows, order=order))
         self.open = not fragment.last
 
     def finish(self, dtype: np.dtype[np.unsignedinteger]) -> PackedStream:
@@ -88,6 +98,7 @@ class _Stream:
             _join(self.rows, np.dtype(np.int64)),
             self.continued,
             self.open,
+            _join(self.order, np.dtype(np.uint64)),
         )
 
 
@@ -148,10 +159,10 @@ class Packer:
         if len(lengths) == 0:
             return
         tokens, lengths = add_separators(ids, offsets, lengths, self.settings, self.layout)
-        packed = PackedStream(tokens, lengths, rows)
+        packed = PackedStream(tokens, lengths, rows, order=self._keys(positions))
         sides = partition(packed, self._is_val(positions)) if len(self.streams) > 1 else (packed,)
         for stream, side in zip(self.streams, sides, strict=False):
-            stream.add(*side.arrays)
+            stream.add(side)
 
     def add_fragment(self, ids: U32, fragment: Fragment, position: int, row: int) -> None:
         """A piece of a document that is cut for encoding; its pieces come one after the other."""
@@ -164,8 +175,9 @@ class Packer:
                 np.array(after if fragment.last else [], self.dtype),
             )
         )
-        is_val = len(self.streams) > 1 and self._is_val(np.array([position], np.int64))[0]
-        self.streams[int(is_val)].add_fragment(tokens, fragment, row)
+        place = np.array([position], np.int64)
+        is_val = len(self.streams) > 1 and self._is_val(place)[0]
+        self.streams[int(is_val)].add_fragment(tokens, fragment, row, self._keys(place))
 
     def _refuse_foreign(self, ids: U32) -> None:
         if len(ids) and int(ids.max()) >= self.settings.vocab_size:
@@ -187,7 +199,13 @@ class Packer:
         return keep
 
     def _is_val(self, positions: I64) -> npt.NDArray[np.bool_]:
-        return held_out(self.settings.val, self.settings.seed, self.source, positions)
+        return held_out_of(self.settings, self.source, positions)
+
+    def _keys(self, positions: I64) -> U64:
+        """What orders the documents of a shuffled job."""
+        if not self.settings.shuffle:
+            return NOTHING
+        return document_keys(self.settings.seed, self.source, positions)
 
     @property
     def documents(self) -> int:
@@ -256,5 +274,6 @@ def partition(
     sides = []
     for side, mask in zip(chunks, (~is_val, is_val), strict=True):
         tokens = _join(side, packed.tokens.dtype)
-        sides.append(PackedStream(tokens, packed.lengths[mask], packed.rows[mask]))
+        order = packed.order[mask] if len(packed.order) else packed.order
+        sides.append(PackedStream(tokens, packed.lengths[mask], packed.rows[mask], order=order))
     return sides[0], sides[1]

@@ -31,7 +31,7 @@ def streams_of(val: Val) -> tuple[tuple[str, ...], ...]:
     return (("val", "train"),)
 
 
-def _mix(value: U64) -> U64:
+def mix(value: U64) -> U64:
     """The finaliser of splitmix64; arrays of uint64 wrap around without a warning."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -41,8 +41,8 @@ def _mix(value: U64) -> U64:
 def document_hash(seed: int, source: int, positions: I64) -> U64:
     """A 64-bit hash of each document's position: what decides its split, now and for ever."""
     key = np.array([seed % 2**64], np.uint64) + GOLDEN_RATIO
-    key = _mix(_mix(key) + np.array([source], np.uint64) * GOLDEN_RATIO)
-    return _mix(positions.astype(np.uint64) * GOLDEN_RATIO + key)
+    key = mix(mix(key) + np.array([source], np.uint64) * GOLDEN_RATIO)
+    return mix(positions.astype(np.uint64) * GOLDEN_RATIO + key)
 
 
 def held_out(val: Val, seed: int, source: Source, positions: I64) -> npt.NDArray[np.bool_]:

@@ -21,6 +21,8 @@ import msgspec
 
 from tokenmill.engines import messages
 from tokenmill.engines.loop import StopRequest, WorkerLoop
+from tokenmill.engines.order.order_worker import OrderJob, OrderWorker
+from tokenmill.engines.run import Job
 from tokenmill.engines.unit import UnitWorker, WorkerJob
 from tokenmill.errors import TokenmillError
 from tokenmill.inputs.segments import UnitId
@@ -38,9 +40,7 @@ from tokenmill.tokenizer.encoders.exact import ExactEncoder
 # Filled by `preload` in the fork server, before any worker exists: children share its memory.
 _preloaded: dict[tuple[str, str, str], ExactEncoder] = {}
 # Made in the fork server too: it looks at the types of every field.
-_decode_job: Callable[[bytes], WorkerJob | FileJob] = msgspec.msgpack.Decoder(
-    WorkerJob | FileJob
-).decode
+_decode_job: Callable[[bytes], Job] = msgspec.msgpack.Decoder(Job).decode
 
 
 class PipeChannel:
@@ -88,7 +88,7 @@ def run_worker(connection: Any, job: bytes, inherited: list[Any]) -> None:
 class _Loop(WorkerLoop):
     """In a process of its own: every error is sent to the coordinator as plain text."""
 
-    def __init__(self, channel: messages.Channel, job: WorkerJob) -> None:
+    def __init__(self, channel: messages.Channel, job: WorkerJob | OrderJob) -> None:
         workspace = Workspace(job.output, job.run.scratch)
         super().__init__(channel, workspace.spill)
         self.job = job
@@ -106,7 +106,9 @@ class _Loop(WorkerLoop):
         else:
             self.run(worker)
 
-    def _open(self) -> UnitWorker | FileWorker:
+    def _open(self) -> UnitWorker | OrderWorker | FileWorker:
+        if isinstance(self.job, OrderJob):
+            return OrderWorker(self.job)
         encoder = _preloaded.get(_key(self.job.encoding, self.job.run.encoder))
         return UnitWorker(self.job, encoder)
 
