@@ -177,11 +177,12 @@ def summary_lines(summary: Summary) -> list[str]:
     dtype = get_format(first.format).shown_dtype(first)
     shards = f", {s['shard_tokens']:,} tokens per shard ({s['cut']})" if s["shard_tokens"] else ""
     bos = f", bos {s['bos_id']}" if s.get("bos_id", -1) >= 0 else ""
+    order = f", shuffled with seed {s['seed']}" if s.get("shuffle") else ""
     lines = [
         f"{summary.directory}: {counted(counts['tokens'], 'token')}, "
         f"{counted(counts['documents'], 'document')}, "
         f"{show_bytes(summary.bytes)}",
-        f"  format     {s['format']}, {dtype}, eot {s['eot']}{shards}, val {val}",
+        f"  format     {s['format']}, {dtype}, eot {s['eot']}{shards}, val {val}{order}",
         f"  tokenizer  {s['tokenizer']} ({s['vocab_size']:,} ids, separator {s['eot_id']}{bos})",
     ]
     if s["more"]:

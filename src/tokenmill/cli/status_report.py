@@ -74,7 +74,7 @@ def _binding(found: Status) -> list[str]:
     ]
     usual = {"text_column": "text", "seed": 0, "min_tokens": 0, "max_tokens": 0, "limit_docs": 0}
     usual |= {"limit_tokens": 0, "text_template": "", "where": "", "drop_empty": False}
-    usual |= {"text_separator": None}
+    usual |= {"text_separator": None, "shuffle": False}
     special = [
         f"{name.replace('_', ' ')} {s[name]!r}"
         for name, value in usual.items()

@@ -25,11 +25,12 @@ def plan_line(prepared: Proposal) -> str:
     skipped = f", {len(prepared.found.skipped)} skipped" if prepared.found.skipped else ""
     workers = prepared.run.workers
     formats, frames = _formats_and_frames(settings)
+    order = f", shuffled with seed {settings.seed}" if settings.shuffle else ""
     return (
         f"plan: {len(sources)} file{'s' * (len(sources) != 1)}, "
         f"{show_bytes(prepared.plan.input_bytes)}{known}{skipped} -> {formats} in "
         f"{printable(prepared.output)} ({printable(settings.tokenizer)}, {frames}, "
-        f"val {settings.val}), {workers or 'no'} worker{'s' * (workers != 1)}, "
+        f"val {settings.val}{order}), {workers or 'no'} worker{'s' * (workers != 1)}, "
         f"{show_bytes(prepared.run.memory)}"
     )
 

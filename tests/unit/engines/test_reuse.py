@@ -20,7 +20,6 @@ from tokenmill.inputs import segments
 from tokenmill.inputs.readers import fragments, text
 from tokenmill.output.manifest import Manifest
 from tokenmill.output.stored import StreamFiles, TokenFile
-from tokenmill.planning.options import Options
 from tokenmill.system.store import FolderStore
 
 TEXTS = sample_texts()[:150]
@@ -231,7 +230,6 @@ def test_documents_are_found_by_row_in_any_order(
     assert not len(stream.find(1, np.array([7, 8])).documents)
 
 
-@pytest.mark.skipif("shuffle" not in Options.__struct_fields__, reason="there is no --shuffle")
 @pytest.mark.parametrize("options", [{}, {"shuffle": True, "seed": 3, "limit_docs": 70}], ids=str)
 def test_a_shuffled_dataset_and_a_plain_one(
     tmp_path: Path, plain: Path, options: dict[str, Any]
