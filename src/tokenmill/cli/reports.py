@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from tokenmill.amounts import counted, show_bytes, show_duration, show_speed
-from tokenmill.cli.summary import empty_note, warning_lines
+from tokenmill.cli.summary import empty_note, not_chosen_note, warning_lines
 from tokenmill.dataset.deep.comparison import DeepReport
 from tokenmill.dataset.inspection import Bin, Summary
 from tokenmill.dataset.verification import Report
@@ -205,7 +205,7 @@ def summary_lines(summary: Summary) -> list[str]:
     lines += [
         f"  rows       {counts['rows']:,} read = {counts['documents']:,} written + "
         f"{counts['dropped']:,} dropped + {counts['quarantined']:,} "
-        f"quarantined{empty_note(s['drop_empty'], counts)}",
+        f"quarantined{not_chosen_note(counts)}{empty_note(s['drop_empty'], counts)}",
         f"  text       {show_bytes(counts['text_bytes'])}, "
         f"{summary.bytes_per_token:.2f} bytes per token"
         if known

@@ -188,6 +188,11 @@ def check_line(result: Result) -> str:
     return f"{what} encoded again by the reference, all equal{more}"
 
 
+def not_chosen_note(counts: dict[str, int]) -> str:
+    """Documents that a limit of a shuffled job leaves out."""
+    return f" + {counts['not_chosen']:,} not chosen" if counts.get("not_chosen") else ""
+
+
 def echo_summary(result: Result) -> None:
     manifest, counts = result.manifest, result.manifest.counts
     settings = manifest.settings
@@ -198,6 +203,7 @@ def echo_summary(result: Result) -> None:
     click.echo(
         f"  rows:  {counts['rows']:,} read = {counts['documents']:,} written + "
         f"{counts['dropped']:,} dropped + {counts['quarantined']:,} quarantined"
+        + not_chosen_note(counts)
         + empty_note(settings.drop_empty, counts)
     )
     for line in _left_out(settings, counts):

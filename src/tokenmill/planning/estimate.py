@@ -263,6 +263,10 @@ def _totals(plan: Plan, sample: Sample, counted: CountedTokens | None) -> tuple[
         warnings.append(
             warning("documents that --min-tokens and --max-tokens drop are not estimated")
         )
+    if plan.settings.shuffle and plan.settings.limited:
+        warnings.append(
+            warning("the first documents of a shuffled dataset may be anywhere: all rows are read")
+        )
     totals = within_limits(plan.settings, scale(plan, sample, counted))
     return msgspec.structs.replace(totals, tokens_exact=exact and totals.tokens_exact), warnings
 
@@ -316,6 +320,7 @@ def within_limits(settings: PlanSettings, totals: Totals) -> Totals:
         name: max(1, round(getattr(totals, name) * share))
         for name in ("rows", "documents", "text_bytes", "tokens")
         if getattr(totals, name) >= 0
+        and (settings.reads_part or name in ("documents", "tokens"))  # else all is read
     }
     return msgspec.structs.replace(totals, rows_exact=False, tokens_exact=False, **parts)
 
@@ -438,6 +443,10 @@ def disk_bytes(plan: Plan, totals: Totals, files: list[SplitFiles]) -> int:
         fmt = get_format(layout.format)
         beside = SIDECAR_BYTES * totals.documents if fmt.keeps_documents else 0
         size += totals.tokens * itemsize(layout) + count * fmt.header_bytes(layout) + beside
+    if settings.shuffle:  # until the commit: the documents of all rows, sorted; and a larger index
+        whole = max(1.0, totals.rows / max(1, totals.documents)) if settings.limited else 1.0
+        size += whole * (totals.tokens * itemsize(settings.first) + 32 * totals.documents)
+        size += 32 * totals.documents
     return int(size)
 
 

@@ -18,6 +18,7 @@ from tokenmill.formats.base import itemsize
 from tokenmill.inputs.kinds import kind_named
 from tokenmill.inputs.source import Source
 from tokenmill.planning.plan import Plan
+from tokenmill.settings import PlanSettings
 from tokenmill.system.cache import cache_folder
 from tokenmill.system.disk import free_bytes, nearest
 
@@ -111,18 +112,17 @@ def needs_of(
         return None
     sizes = sorted((source.size for source in missing), reverse=True)
     kept = len(sizes) if work is None else at_once
-    if plan.settings.limited:  # it ends long before: one file at a time is downloaded
+    if plan.settings.reads_part:  # it ends long before: one file at a time is downloaded
         kept = 1
     tokens = sum(typical_of(source)[1] for source in plan.sources)
-    each = sum(map(itemsize, copies_of(plan.settings)))
-    output_bytes = int(tokens * each) - written
+    output_bytes = int(tokens * _token_bytes(plan.settings)) - written
     folder = work or _downloads_folder(remote)
     return Needs(
         fetch_files=len(missing),
         fetch_bytes=sum(sizes),
         here_files=len(remote) - len(missing),
         held_bytes=sum(sizes[:kept]),
-        output_bytes=0 if plan.settings.limited else max(0, output_bytes),
+        output_bytes=0 if plan.settings.reads_part else max(0, output_bytes),
         downloads=str(folder),
         downloads_free=free_bytes(folder),
         output_free=free_bytes(output),
@@ -130,12 +130,21 @@ def needs_of(
     )
 
 
+def _token_bytes(settings: PlanSettings) -> int:
+    """On the disk for each token of the inputs. A shuffled job has its tokens once more until the
+    commit; of a limited one, what the limit leaves is little beside that."""
+    sorted_bytes = itemsize(settings.first) if settings.shuffle else 0
+    if settings.shuffle and settings.limited:
+        return sorted_bytes
+    return sum(map(itemsize, copies_of(settings))) + sorted_bytes
+
+
 def disk_warning(plan: Plan, output: str, written: int) -> str:
     """Where all inputs are here: whether the tokens will probably not fit on the disk; ''."""
-    if plan.settings.limited:
+    if plan.settings.reads_part:
         return ""
     tokens = sum(typical_of(source)[1] for source in plan.sources)
-    needed = int(tokens * sum(map(itemsize, copies_of(plan.settings)))) - written
+    needed = int(tokens * _token_bytes(plan.settings)) - written
     free = free_bytes(Path(output))
     if not 0 <= free < needed:
         return ""

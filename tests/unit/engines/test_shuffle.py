@@ -266,3 +266,16 @@ def test_only_empty_documents(tmp_path: Path) -> None:
     everything = shuffled.documents(files, manifest, SEED)
     check(tmp_path / "o", files, manifest, {"val": everything[:10], "train": everything[10:]})
     assert everything != sorted(everything, key=lambda one: one.row)
+
+
+def test_plan_counts_the_disk_and_says_that_all_rows_are_read(
+    files: dict[str, Path], tmp_path: Path
+) -> None:
+    inputs = [str(path) for path in files.values()]
+    plain = tokenmill.plan(inputs, tmp_path / "o", quiet=True)
+    report = tokenmill.plan(inputs, tmp_path / "o", shuffle=True, quiet=True)
+    assert report.estimate.disk_bytes > plain.estimate.disk_bytes + report.tokens * 2
+    few = tokenmill.plan(inputs, tmp_path / "o", shuffle=True, limit_docs=5, quiet=True)
+    assert any("all rows are read" in line for line in few.warnings)
+    assert few.estimate.documents == 5
+    assert few.estimate.disk_bytes > report.tokens * 2
