@@ -52,6 +52,7 @@ def prepare(
     inputs: Paths | HubDataset,
     output: Path,
     *,
+    mix: Path = "",
     text_column: str | Sequence[str] = "text",
     text: str = "",
     where: str = "",
@@ -100,7 +101,6 @@ def prepare(
     """Turn text into token files. The same call resumes after any interruption.
 
     >>> tokenmill.prepare("data/*.parquet", "out", format="llmc", tokenizer="gpt2")
-    >>> tokenmill.prepare("data/", "both", format=["llmc", "megatron"], val=0.001)
     """
     return _prepare({**locals()})
 
@@ -111,6 +111,7 @@ def plan(
     output: Path,
     *,
     probe: bool = True,
+    mix: Path = "",
     text_column: str | Sequence[str] = "text",
     text: str = "",
     where: str = "",
@@ -225,6 +226,7 @@ def download(
     inputs: Paths,
     output: Path = "out",
     *,
+    mix: Path = "",
     text_column: str | Sequence[str] = "text",
     text: str = "",
     where: str = "",
@@ -445,9 +447,6 @@ def open_dataset(
     from tokenmill.dataset.loader import open_dataset as load
 
     return load(directory, format=format, tokenizer=tokenizer)
-
-
-# --- what several of them share ----------------------------------------------------------------
 
 
 def _fineweb(options: dict[str, Any]) -> Result:

@@ -22,6 +22,8 @@ SENTENCES = {
     "output": "Folder to write.",
     "directory": "Folder of a finished dataset.",
     # input
+    "mix": "A mix.toml with sources, their inputs and weights, in place of `inputs`, which is then "
+    "(); with `shuffle`.",
     "text_column": "Column or JSON field with the text; 'a.b' is field b in a. 'GLOB=NAME' for "
     "some of the files, in a list.",
     "text": r"Text from several columns, such as '{title}\n\n{text}'.",

@@ -20,6 +20,7 @@ from tokenmill.amounts import counted, parse_bytes, parse_count
 from tokenmill.engines.events import FilesBegun
 from tokenmill.engines.local.forkserver import start_fork_server
 from tokenmill.engines.observer import EventLog, Observer
+from tokenmill.engines.order.choosing import choose_documents
 from tokenmill.engines.order.order_run import OrderRun, order_documents
 from tokenmill.engines.run import EncodingRun, FilesRun, Run, UnitsRun
 from tokenmill.engines.supply import Downloads
@@ -454,7 +455,10 @@ def _order(
     began, ledger = time.monotonic(), run.books.ledger
     run.books.on_durable = lambda records: None
     run.log.observer.note("encoded; now bringing the documents into their order")
-    last = order_documents(run, ledger, ordered, _durably)
+    chosen = choose_documents(run)
+    last = order_documents(run, ledger, ordered, _durably, chosen)
+    if chosen is not None:
+        ledger.choose(chosen.by_source, chosen.mix_counts)
     record["seconds_ordering"] = round(time.monotonic() - began, 3)
     return last
 

@@ -127,7 +127,29 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
 # Settings that came later: at their default they are in no plan, so that a plan of before is the
 # same plan.
-LEFT_OUT = ("text_template", "where", "shuffle")
+LEFT_OUT = ("text_template", "where", "shuffle", "mixture")
+
+
+class MixShare(msgspec.Struct, frozen=True, kw_only=True):
+    """What a mixture takes of one of its sources: a weight ("rest": what the others leave), or an
+    amount of its own. Numbers are exact fractions, as text."""
+
+    name: str
+    weight: str = ""
+    amount: int = 0
+    max_epochs: str = "1"
+
+
+class MixSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A mixture, in the order of its file. `total` 0: the largest that is possible."""
+
+    shares: tuple[MixShare, ...]
+    unit: Literal["tokens", "documents"] = "tokens"
+    total: int = 0
+
+    @property
+    def names(self) -> list[str]:
+        return [share.name for share in self.shares]
 
 
 class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,6 +174,7 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
     limit_tokens: int = 0  # only documents that begin before this token
     text_template: str = ""  # of the text, from several columns
     where: str = ""  # a condition that rows must meet
+    mixture: MixSettings | None = None
     shuffle: bool = False  # documents in the order of their keys, see tokens/order.py
 
     @property

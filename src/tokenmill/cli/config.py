@@ -28,7 +28,7 @@ TYPED_ONLY = {
     "save": "it is for `plan`; type it",
     "help": "type it",
 }
-PATHS = ("inputs", "output", "val-inputs", "reuse")
+PATHS = ("inputs", "output", "val-inputs", "reuse", "mix")
 NUMBERS = (
     "shard-tokens", "min-shard-tokens", "min-tokens", "max-tokens", "limit-docs", "limit-tokens",
     "memory", "eot-token", "bos-token",

@@ -1,8 +1,10 @@
-"""The commands `export` and `import`: from one trainer's files to another's."""
+"""The commands `export`, `import` and `mix`: from one tool's files to another's."""
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -104,6 +106,48 @@ def import_command(directory: str, as_json: bool, **options: Any) -> None:
     from tokenmill.dataset.adopt import adopt
 
     _echo(adopt(directory, **options), as_json)
+
+
+@command(
+    "tokenmill mix import 0.3 web_text_document 0.7 code_text_document -o mix.toml",
+    "tokenmill mix import data_args.txt -o mix.toml",
+    "tokenmill mix import olmo_mixture.yaml -o mix.toml",
+    "tokenmill mix import levanter.yaml",
+    short_help="Turn the mixture of another tool into a mix.toml.",
+)
+@click.argument("action", type=click.Choice(["import"]))
+@click.argument("mixture", nargs=-1, required=True)
+@click.option(
+    "--data-path", is_flag=True, help="Ignored: Megatron's own option may be pasted as it is."
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=click.Path(),
+    help="The mix.toml to write; a file that is there is not replaced.  [default: print it]",
+)
+def mix(action: str, mixture: tuple[str, ...], data_path: bool, output: str | None) -> None:
+    """Turn the mixture of another tool into a mix.toml.
+
+    MIXTURE is the list behind Megatron's --data-path (weights and prefixes), the path of such a
+    list in a file, OLMo-core's source mixture (YAML), or levanter's configuration with
+    train_weights (YAML).
+    """
+    from tokenmill.planning.mixture.foreign import mix_toml, read_foreign
+    from tokenmill.system.disk import create_exclusively
+
+    found = read_foreign(mixture)
+    if output is None:
+        click.echo(mix_toml(found), nl=False)
+    else:
+        create_exclusively(Path(output), mix_toml(found, os.path.dirname(output)).encode())
+    if missing := found.without_text:
+        click.echo(
+            f"{counted(len(missing), 'source')} without text files ({', '.join(missing[:5])}"
+            f"{' ...' if len(missing) > 5 else ''}): name them in inputs",
+            err=True,
+        )
 
 
 def _note(text: str) -> None:

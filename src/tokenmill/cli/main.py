@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from tokenmill._version import __version__
-from tokenmill.cli.convert import export_command, import_command
+from tokenmill.cli.convert import export_command, import_command, mix
 from tokenmill.cli.doctor import doctor
 from tokenmill.cli.help import WHOLE_NUMBER, OrderedGroup, asks_for_json, choices
 from tokenmill.cli.options import CONTEXT, JSON, command, echo_json, examples
@@ -287,6 +287,7 @@ for _one in (
     inspect,
     export_command,
     import_command,
+    mix,
     doctor,
 ):
     cli.add_command(_one)

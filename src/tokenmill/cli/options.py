@@ -62,7 +62,7 @@ CONFIG = click.option(
 )
 
 INPUTS = [
-    click.argument("inputs", nargs=-1, required=True, type=click.Path(), cls=FiledArgument),
+    click.argument("inputs", nargs=-1, type=click.Path(), cls=FiledArgument),
     click.option(
         "-o",
         "--output",
@@ -72,6 +72,15 @@ INPUTS = [
         help="Folder to write.",
     ),
 ]
+
+MIX = click.option(
+    "--mix",
+    default="",
+    metavar="FILE",
+    type=click.Path(),
+    show_default=False,
+    help="A mix.toml with sources, their inputs and weights, in place of INPUTS; with --shuffle.",
+)
 
 FINEWEB = [
     click.option(
@@ -386,7 +395,7 @@ _TOKENIZER = grouped("Tokenizer", *TOKENIZER, BOS)
 _MAKING = (*grouped("Splits and rows", *SPLITS), *grouped("Run", CONFIG, *RUN))
 plan_options = with_options(
     *INPUTS[:1],
-    *grouped("Input", *READING),
+    *grouped("Input", MIX, *READING),
     *_TOKENIZER,
     *grouped("Output", *INPUTS[1:], FORMAT, *LAYOUT),
     *_MAKING,

@@ -48,6 +48,7 @@ def same_command() -> str:
     "tokenmill prepare novels.txt -o out --text-separator '\\n\\n'",
     "tokenmill prepare 'hf://datasets/ORG/NAME@main/data/*.parquet' -o out",
     "tokenmill prepare s3://bucket/corpus/ https://host/more.jsonl.gz -o out",
+    "tokenmill prepare --mix mix.toml --shuffle -o out",
     "tokenmill prepare --config tokenmill.toml",
 )
 @plan_options
@@ -58,7 +59,13 @@ def prepare(inputs: tuple[str, ...], output: str, **options: Any) -> int:
     INPUTS are files, directories, globs, URLs (hf://, https://, s3://, gs://) or - (standard input,
     with --as). The same command resumes after any interruption.
     """
+    refuse_no_inputs(inputs, options)
     return run_prepare(list(inputs), output, **options)
+
+
+def refuse_no_inputs(inputs: tuple[str, ...], options: dict[str, Any]) -> None:
+    if not inputs and not options["mix"]:
+        raise click.MissingParameter(param_hint="'INPUTS...'", param_type="argument")
 
 
 @command(
@@ -159,6 +166,7 @@ def plan(
     from tokenmill.cli.summary import plan_lines_before
     from tokenmill.pipeline import forecast
 
+    refuse_no_inputs(inputs, options)
     if save is not None:
         refuse_existing(save)
     prepared, estimate = forecast(list(inputs), output, options, probe=not no_probe)

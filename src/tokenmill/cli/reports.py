@@ -19,6 +19,7 @@ from tokenmill.errors import printable
 from tokenmill.formats import get_format
 from tokenmill.planning.estimate import Estimate
 from tokenmill.planning.make import Proposal
+from tokenmill.planning.mixture.table import table_lines
 from tokenmill.settings import PlanSettings, Val
 
 SOURCES_SHOWN = 12
@@ -84,6 +85,8 @@ def plan_lines(prepared: Proposal, estimate: Estimate) -> list[str]:
     if len(skipped) > SOURCES_SHOWN:
         lines.append(f"  skipped {len(skipped) - SOURCES_SHOWN} more")
     lines += [_tokens_line(estimate), *_file_lines(prepared, estimate)]
+    table = table_lines(estimate.mixture, estimated=True)
+    lines += [f"  {printable(line)}" for line in table]
     if prepared.needs is None and estimate.disk_bytes >= 0:  # else `plan_lines_before` says it
         free = f", {show_bytes(estimate.disk_free)} free" if estimate.disk_free >= 0 else ""
         about = "" if estimate.tokens_exact else "about "
@@ -211,6 +214,7 @@ def summary_lines(summary: Summary) -> list[str]:
         if known
         else "  text       not known: the token files were imported",
     ]
+    lines += ["", *map(printable, table_lines(summary.mixture))] if summary.mixture else []
     lengths = summary.lengths
     lines += [
         "",

@@ -12,9 +12,11 @@ import msgspec
 from tokenmill.amounts import counted, show_bytes, show_duration, show_speed
 from tokenmill.errors import printable
 from tokenmill.formats import get_format
+from tokenmill.output.manifest import Manifest
 from tokenmill.output.result import Result
 from tokenmill.pipeline import DownloadReport
 from tokenmill.planning.make import Proposal
+from tokenmill.planning.mixture.table import manifest_rows, table_lines
 from tokenmill.settings import PlanSettings, Val
 
 
@@ -102,8 +104,20 @@ def result_dict(result: Result) -> dict[str, Any]:
         "prefixes": _prefixes(result),
         "quarantine": _quarantine_path(result),
         "warnings": result.warnings,
+        **_mixture_dict(result.manifest),
         "run": result.run,
     }
+
+
+def _mixture_dict(manifest: Manifest) -> dict[str, Any]:
+    rows = manifest_rows(manifest.plan["settings"], manifest.sources)
+    return {"mixture": rows} if rows else {}
+
+
+def mixture_lines(manifest: Manifest) -> list[str]:
+    """The table of a mixture, and how its rows add up."""
+    rows = manifest_rows(manifest.plan["settings"], manifest.sources)
+    return [f"  {printable(line)}" for line in table_lines(rows)]
 
 
 def empty_note(dropped: bool, counts: dict[str, int]) -> str:
@@ -112,6 +126,13 @@ def empty_note(dropped: bool, counts: dict[str, int]) -> str:
         return ""
     among = "dropped" if dropped else "written" if not counts["dropped"] else "read"
     return f" ({counts['empty']:,} of those {among} are empty)"
+
+
+def not_chosen_note(counts: dict[str, int]) -> str:
+    """The rest of the sum of rows, in a mixture."""
+    chosen = f" + {counts['not_chosen']:,} not chosen" if counts.get("not_chosen") else ""
+    copies = f"; {counted(counts['copies'], 'further copy')}" if counts.get("copies") else ""
+    return chosen + copies.replace("copys", "copies")
 
 
 def _left_out(settings: PlanSettings, counts: dict[str, int]) -> list[str]:
@@ -206,7 +227,7 @@ def echo_summary(result: Result) -> None:
         + not_chosen_note(counts)
         + empty_note(settings.drop_empty, counts)
     )
-    for line in _left_out(settings, counts):
+    for line in (*_left_out(settings, counts), *mixture_lines(manifest)):
         click.echo(line)
     if settings.vocab_size > 1 << 16:
         shown = {get_format(one.format).shown_dtype(one): None for one in settings.layouts}

@@ -22,6 +22,7 @@ from tokenmill.dataset.verification import read_run
 from tokenmill.dataset.views import damaged
 from tokenmill.errors import UsageError, did_you_mean
 from tokenmill.output.commit import QUARANTINE
+from tokenmill.planning.mixture.table import MixRow, manifest_rows
 from tokenmill.system.store import Place, Store, lines, read_range
 from tokenmill.texts import I64
 from tokenmill.tokenizer.encoders.decoding import Decoder, encoding_of, open_decoder
@@ -68,6 +69,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     sources: int
     largest_sources: list[dict[str, Any]]
     made: dict[str, Any]
+    mixture: list[MixRow] = []
 
     def __repr__(self) -> str:
         return (
@@ -109,6 +111,9 @@ def inspect(directory: Place) -> Summary:
     manifest = dataset.manifest
     counts = manifest.counts
     run = read_run(dataset.store) or {}
+    mixture = manifest_rows(manifest.plan["settings"], manifest.sources)
+    # Text is counted where it is encoded, also that of documents which a mixture does not take.
+    encoded = counts["tokens"] + sum(row.there_tokens - row.taken_tokens for row in mixture)
     return Summary(
         directory=dataset.store.where(),
         settings=manifest.plan["settings"],
@@ -120,13 +125,14 @@ def inspect(directory: Place) -> Summary:
             for f in dataset.token_files
         ],
         bytes=sum(entry.size for entry in manifest.files),
-        bytes_per_token=round(counts["text_bytes"] / max(1, counts["tokens"]), 4),
+        bytes_per_token=round(counts["text_bytes"] / max(1, encoded), 4),
         lengths=document_lengths(dataset),
         sources=len(manifest.sources),
         largest_sources=heapq.nsmallest(
             LARGEST_SOURCES, manifest.sources, key=lambda s: (-s["tokens"], s["name"])
         ),
         made={key: run[key] for key in MADE if key in run},
+        mixture=mixture,
     )
 
 

@@ -41,7 +41,7 @@ class RowView(msgspec.Struct, frozen=True, kw_only=True):
 
     source: str
     row: int
-    state: str  # written, dropped, quarantined, not read
+    state: str  # written, dropped, quarantined, not chosen, not read
     documents: list[RowDocument] = []
     reason: str = ""
 
@@ -73,6 +73,11 @@ def inspect_row(directory: Place, *, source: str | os.PathLike[str], row: int) -
         return RowView(source=name, row=row, state="written", documents=documents, reason=why)
     if (quarantined := _quarantine_reason(dataset, name, row)) is not None:
         return RowView(source=name, row=row, state="quarantined", reason=quarantined)
+    if entry.get("not_chosen"):
+        why = "other documents of its source are taken"
+        if entry["dropped"]:  # only its text can tell
+            why += f", or it is dropped ({' or '.join(_dropping(dataset.settings))})"
+        return RowView(source=name, row=row, state="not chosen", reason=why)
     if not entry["dropped"]:
         raise damaged(dataset.store.where(), f"{name}, row {row}: is neither written nor dropped")
     why = " or ".join(_dropping(dataset.settings))

@@ -18,7 +18,7 @@ from tokenmill.output.journal import UnitRecord, read_journal
 from tokenmill.output.manifest import Manifest
 from tokenmill.output.recovery import bound_plan
 from tokenmill.output.workspace import JOURNAL, LOCK, WORK, Workspace
-from tokenmill.planning.plan import fingerprint_of
+from tokenmill.planning.plan import fingerprint_of, without_amounts
 from tokenmill.settings import PlanSettings
 from tokenmill.system.lock import holder_of
 from tokenmill.system.store import read_small
@@ -93,7 +93,9 @@ def _maker(plan: dict[str, Any]) -> str:
 
 def _unfinished(workspace: Workspace, process: int) -> Status:
     plan, local = bound_plan(workspace)
-    records, _ = read_journal(workspace.store, f"{WORK}/{JOURNAL}", fingerprint_of(plan))
+    records, _ = read_journal(
+        workspace.store, f"{WORK}/{JOURNAL}", fingerprint_of(without_amounts(plan))
+    )
     encoded = [one for one in records if one.unit.source < len(plan.get("sources", ()))]
     latest = {record.unit: record for record in encoded}
     counts = Counts()

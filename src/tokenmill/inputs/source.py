@@ -35,10 +35,12 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     as_kind: str = ""  # the kind that the user says (`--as`)
     text_column: str = ""  # its own, where it is another than the plan's
     twin: int = 0  # its number among sources of the same content, by name; in a shuffled job
+    mix: str = ""  # the source of the mixture that it belongs to
     split: str = ""  # val: the whole file is for validation (`--val split`, `--val-inputs`)
 
     def identity(self) -> dict[str, Any]:
         """What binds this source to a plan: not where or since when it is on disk."""
         bound = {"name": self.name, "size": self.size, "fingerprint": self.fingerprint}
         more = {"as": self.as_kind, "text_column": self.text_column, "split": self.split}
+        more["mix"] = self.mix
         return bound | {key: value for key, value in more.items() if value}

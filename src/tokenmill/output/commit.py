@@ -168,7 +168,7 @@ def commit(
         [split for edition in editions for split in edition.splits],
         counts=totals.to_dict(),
         sources=[
-            {**source.identity(), **counts.to_dict()}
+            {**source.identity(), **counts.to_dict(), **ledger.mix_of(source.number)}
             for source, counts in zip(plan.sources, by_source, strict=True)
         ],
         set_aside=[

@@ -14,6 +14,7 @@ from array import array
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import msgspec
 import numpy as np
 
 from tokenmill.errors import RefusedError
@@ -22,7 +23,7 @@ from tokenmill.output.journal import AsideRecord, UnitRecord, frame_record, jour
 from tokenmill.output.workspace import JOURNAL, WorkArea
 from tokenmill.planning.plan import Plan
 from tokenmill.settings import RunSettings
-from tokenmill.tokens.counts import Counts
+from tokenmill.tokens.counts import Counts, MixCounts
 
 
 class UnitTable:
@@ -30,6 +31,7 @@ class UnitTable:
 
     def __init__(self, sources: int) -> None:
         self.by_source = [Counts() for _ in range(sources)]
+        self.mix_counts: list[MixCounts] = []  # by source, of a mixture: once all is chosen
         self.file_ids: dict[str, int] = {}
         self.pieces = array("Q")  # file, offset, length, digest
         self.units = array("Q")  # source, segment, part, first row, rows
@@ -46,6 +48,14 @@ class UnitTable:
         for piece in record.pieces:
             file = self.file_ids.setdefault(piece.file, len(self.file_ids))
             self.pieces.extend((file, piece.offset, piece.length, piece.digest))
+
+    def choose(self, by_source: list[Counts], mix_counts: list[MixCounts]) -> None:
+        """What a mixture takes of the documents that were encoded."""
+        self.by_source, self.mix_counts = by_source, mix_counts
+
+    def mix_of(self, source: int) -> dict[str, dict[str, int]]:
+        """For the manifest: of a mixture, what there is to train on and what is taken."""
+        return {"train": msgspec.structs.asdict(self.mix_counts[source])} if self.mix_counts else {}
 
     def sizes(self) -> dict[str, int]:
         """The bytes in each file."""
@@ -158,7 +168,7 @@ class UnitLog:
         self.expected = expected
         self.on_durable: Callable[[list[UnitRecord]], None] = lambda records: None
         self._journal = workspace.open_log(
-            JOURNAL, journal_length, journal_header(plan.fingerprint)
+            JOURNAL, journal_length, journal_header(plan.work_fingerprint)
         )
         self._file_sync = FileSync(workspace)
         self._waiting: dict[UnitId, UnitRecord] = {}  # written, in this order

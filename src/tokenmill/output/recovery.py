@@ -28,8 +28,14 @@ from tokenmill.output.commit import IMPORTED, published, read_commit, roll_back
 from tokenmill.output.durability import UnitLog
 from tokenmill.output.journal import UnitRecord, unit_record
 from tokenmill.output.manifest import Manifest
-from tokenmill.output.workspace import JOURNAL, WORK, WorkArea, Workspace
-from tokenmill.planning.plan import Plan, difference, export_command, only_format_changed
+from tokenmill.output.workspace import FILES, JOURNAL, WORK, WorkArea, Workspace
+from tokenmill.planning.plan import (
+    Plan,
+    difference,
+    export_command,
+    only_format_changed,
+    without_amounts,
+)
 from tokenmill.settings import RunSettings
 from tokenmill.system.interrupts import keeping_work
 from tokenmill.system.store import read_small, read_whole
@@ -303,7 +309,11 @@ def _bind(plan: Plan, workspace: WorkArea) -> _BoundPlan:
         content = _BoundPlan(plan.to_dict(), mtimes, states, _local(plan))
         workspace.bind(msgspec.json.encode(content))
         return content
-    return _compare_bound(plan, workspace)
+    bound = _compare_bound(plan, workspace)
+    if bound.plan != plan.to_dict():
+        bound = msgspec.structs.replace(bound, plan=plan.to_dict())
+        workspace.store.write_whole(workspace.plan, msgspec.json.encode(bound))
+    return bound
 
 
 def _local(plan: Plan) -> tuple[Source, ...]:
@@ -326,8 +336,21 @@ def _state_of(source: Source) -> FileState:
 
 def _compare_bound(plan: Plan, workspace: WorkArea) -> _BoundPlan:
     stored = _read_plan(workspace, workspace.plan, "use --overwrite to start over")
-    _refuse_difference(stored.plan, plan, workspace, "is bound to another plan")
+    if not _only_amounts_differ(stored.plan, plan, workspace):
+        _refuse_difference(stored.plan, plan, workspace, "is bound to another plan")
     return stored
+
+
+def _only_amounts_differ(old: dict[str, Any], plan: Plan, workspace: WorkArea) -> bool:
+    """Whether only amounts of a mixture changed, and no document is chosen by the old ones yet."""
+    with contextlib.suppress(KeyError, TypeError, AttributeError):
+        if without_amounts(old) != without_amounts(plan.to_dict()):
+            return False
+        records, _ = workspace.read_log(JOURNAL, plan.work_fingerprint, unit_record)
+        encoded = [record for record in records if record.unit.source < len(plan.sources)]
+        known = {piece.file for record in encoded for piece in record.pieces}
+        return len(encoded) == len(records) and known >= set(workspace.store.list(FILES))
+    return False
 
 
 def _was_touched(source: Source, bound: _BoundPlan) -> bool:
@@ -357,7 +380,7 @@ def _recover(
 ) -> tuple[UnitLog, list[UnitRecord], QuarantinedRows]:
     """The units that are durable and intact. The units of a file touched since are done again
     and must come out the same: size and sampled content agree, but only that is proof."""
-    records, length = workspace.read_log(JOURNAL, plan.fingerprint, unit_record)
+    records, length = workspace.read_log(JOURNAL, plan.work_fingerprint, unit_record)
     latest = {record.unit: record for record in records}
     touched = {source.number for source in plan.sources if _was_touched(source, bound)}
     expected = {unit: record for unit, record in latest.items() if unit.source in touched}

@@ -28,6 +28,7 @@ from tokenmill.planning.empty_splits import (
     warnings_of_missing_val,
 )
 from tokenmill.planning.make import Proposal
+from tokenmill.planning.mixture.table import MixRow, estimated_rows
 from tokenmill.planning.needs import typical_of
 from tokenmill.planning.options import WHOLE_TEXT_VAL
 from tokenmill.planning.plan import Plan, same_content
@@ -94,6 +95,7 @@ class Estimate(Totals, frozen=True, kw_only=True):
     probe_bytes: int
     warnings: list[str]
     done: FinishedWork = FinishedWork()  # disk space and time are of what is left
+    mixture: list[MixRow] = []
 
 
 def make_estimate(
@@ -114,7 +116,8 @@ def make_estimate(
         sample = take_sample(here, prepared.encoding, prepared.run.encoder, probe_seconds)
     counted = counted_tokens(here) if len(here.sources) == len(plan.sources) else None
     totals, warnings = _totals(plan, sample, counted)
-    warnings += same_content([source.identity() for source in plan.sources])
+    totals, rows, unmet = _mixed(plan, sample, totals)
+    warnings += unmet + same_content([source.identity() for source in plan.sources])
     if empty := warning_of_empty(plan, totals.documents):
         warnings.append(empty)
     files: list[SplitFiles] = []
@@ -153,6 +156,7 @@ def make_estimate(
         probe_bytes=sample.all.text_bytes,
         warnings=warnings,
         done=done,
+        mixture=rows,
     )
 
 
@@ -305,6 +309,27 @@ def scale(plan: Plan, sample: Sample, counted: CountedTokens | None) -> Totals:
         tokens_exact=counted is not None,
         tokens_from=tokens_from,
     )
+
+
+def _mixed(plan: Plan, sample: Sample, encoded: Totals) -> tuple[Totals, list[MixRow], list[str]]:
+    """What a mixture takes of its sources: the totals of the dataset, the table, and a warning
+    if the mixture cannot be met."""
+    mixture, held = plan.settings.mixture, float(plan.settings.val.fraction or 0)
+    if mixture is None or encoded.tokens <= 0:
+        return encoded, [], []
+    tokens, documents = [], []
+    for name in mixture.names:
+        mine = tuple(source for source in plan.sources if source.mix == name)
+        found = scale(msgspec.structs.replace(plan, sources=mine), sample, None)
+        tokens.append(round(found.tokens * (1 - held)))
+        documents.append(round(found.documents * (1 - held)))
+    rows, warnings = estimated_rows(mixture, tokens, documents)
+    if not rows:
+        return encoded, [], warnings
+    taken = sum(row.taken_tokens for row in rows) + round(encoded.tokens * held)
+    copies = sum(row.taken_documents for row in rows) + round(encoded.documents * held)
+    totals = msgspec.structs.replace(encoded, tokens=taken, documents=copies, tokens_exact=False)
+    return totals, rows, warnings
 
 
 def within_limits(settings: PlanSettings, totals: Totals) -> Totals:

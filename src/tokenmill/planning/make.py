@@ -14,6 +14,8 @@ from tokenmill.inputs.kinds import kind_named
 from tokenmill.inputs.remote.address import is_url
 from tokenmill.inputs.remote.hub import ListCache
 from tokenmill.planning.hub_tokenizer import fetch_tokenizer, tokenizer_address
+from tokenmill.planning.mixture.inputs import find_mixture, refuse_with_mixture
+from tokenmill.planning.mixture.mix_file import read_mixture
 from tokenmill.planning.needs import Needs
 from tokenmill.planning.options import Options, plan_settings, run_settings, whole_text_val
 from tokenmill.planning.plan import Plan
@@ -56,6 +58,10 @@ def make_plan(
 
     `bound_revisions`: the commits of the Hub that an unfinished job in `output` is bound to.
     """
+    mixture = read_mixture(options.mix) if options.mix else None
+    if mixture is not None:
+        refuse_with_mixture(options, inputs)
+        inputs = [one for source in mixture.sources for one in source.inputs]
     if isinstance(inputs, str | os.PathLike):
         inputs = [inputs]
     if not isinstance(inputs, Sequence) or not all(
@@ -78,8 +84,12 @@ def make_plan(
     budget = fit_budget(options.workers, memory)
     refuse_few_files(budget.workers)
     rules = options.input_rules
-    found = find_sources(inputs, settings.text_column, output, pins, shelf, rules)
-    if val := whole_text_val(options, found.sources):
+    if mixture is None:
+        found = find_sources(inputs, settings.text_column, output, pins, shelf, rules)
+    else:
+        settings = msgspec.structs.replace(settings, mixture=mixture.settings)
+        found = find_mixture(mixture, settings.text_column, output, pins, shelf, rules)
+    if mixture is None and (val := whole_text_val(options, found.sources)):
         settings = plan_settings(msgspec.structs.replace(options, val=val), output, encoding)
     if settings.shuffle:
         found = msgspec.structs.replace(found, sources=in_plan_order(found.sources))

@@ -19,6 +19,7 @@ from tokenmill.inputs.remote.address import is_url
 from tokenmill.inputs.rows.row_rule import columns_needed
 from tokenmill.inputs.source import Source
 from tokenmill.inputs.split_names import SplitChoice, check_choice
+from tokenmill.planning.mixture.mix_file import FRACTION_VAL, mixture_val
 from tokenmill.settings import (
     DEFAULT_DOWNLOADS,
     DEFAULT_START_METHOD,
@@ -73,6 +74,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     all_splits: bool = False
     val: str | float | None = None
     val_inputs: tuple[str, ...] = ()
+    mix: str = ""
     shuffle: bool = False
     seed: int = 0
     drop_empty: bool = False
@@ -199,6 +201,8 @@ def plan_settings(
     formats = formats_of(options.format)
     asked = "split" if options.val_inputs else options.val
     val = Val.parse(_default_val(formats) if asked is None else asked)
+    if options.mix:
+        val = mixture_val(val, asked is None)
     separated = any((options.eot or fmt.eot) != "none" for fmt in formats)
     eot_id, bos_id = _special_ids(options, encoding, separated)
     vocab_size = max(encoding.vocab_size, eot_id + 1, bos_id + 1)
@@ -241,7 +245,7 @@ def whole_text_val(options: Options, sources: Sequence[Source]) -> str | None:
 def _default_val(formats: list[Format]) -> str:
     """The first format's rule; a first shard only where all have shards."""
     if formats[0].val == "shard" and not all(fmt.sharded for fmt in formats):
-        return "0.0005"
+        return FRACTION_VAL
     return formats[0].val
 
 

@@ -40,6 +40,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return fingerprint_of(self.to_dict())
 
     @property
+    def work_fingerprint(self) -> str:
+        """Of what decides how inputs are encoded: the amounts of a mixture may still change."""
+        return fingerprint_of(without_amounts(self.to_dict()))
+
+    @property
     def input_bytes(self) -> int:
         return sum(source.size for source in self.sources)
 
@@ -66,6 +71,14 @@ def same_content(sources: list[dict[str, Any]]) -> list[str]:
     more = f", and {len(groups) - 1} more" if len(groups) > 1 else ""
     first = " and ".join(groups[0][:3]) + (" ..." if len(groups[0]) > 3 else "")
     return [warning(f"input files with the same content are read more than once: {first}{more}")]
+
+
+def without_amounts(plan: dict[str, Any]) -> dict[str, Any]:
+    """A plan without what it says about how much of each source a mixture takes."""
+    if "mixture" not in plan.get("settings", {}):
+        return plan
+    names = [share["name"] for share in plan["settings"]["mixture"]["shares"]]
+    return {**plan, "settings": {**plan["settings"], "mixture": names}}
 
 
 def fingerprint_of(plan: dict[str, Any]) -> str:

@@ -73,7 +73,9 @@ class Sample(msgspec.Struct, kw_only=True):
 
 
 def kind_of(source: Source) -> str:
-    return f"{source.kind}.{source.compression}" if source.compression else source.kind
+    """Files that are measured together; of a mixture, those of one of its sources."""
+    kind = f"{source.kind}.{source.compression}" if source.compression else source.kind
+    return f"{source.mix}/{kind}" if source.mix else kind
 
 
 def take_sample(

@@ -22,6 +22,7 @@ class Counts(msgspec.Struct, array_like=True):
     too_short: int = 0  # of the dropped: under --min-tokens
     too_long: int = 0
     filtered: int = 0  # of the dropped: rows that --where leaves out
+    copies: int = 0  # of documents, beside the first: in a mixture with several epochs
     not_chosen: int = 0  # encoded, and beyond a limit of a shuffled job
 
     def add(self, other: Counts) -> None:
@@ -34,7 +35,7 @@ class Counts(msgspec.Struct, array_like=True):
 
     def to_dict(self) -> dict[str, int]:
         counts = {field: getattr(self, field) for field in self.__struct_fields__}
-        for later in ("filtered", "not_chosen"):  # a dataset without them stays as it was
+        for later in ("filtered", "copies", "not_chosen"):  # a dataset without them stays as it was
             if not counts[later]:
                 del counts[later]
         return counts
@@ -54,3 +55,18 @@ class State(msgspec.Struct, frozen=True, array_like=True):
         if unit.source == self.source:
             return self
         return msgspec.structs.replace(self, source=unit.source, rows=0, lines=0)
+
+
+class MixCounts(msgspec.Struct):
+    """Documents of an input file that may be trained on, in a mixture: what there is in one epoch,
+    and what is taken in all. `taken_documents` counts each document once."""
+
+    there_documents: int = 0
+    there_tokens: int = 0
+    taken_documents: int = 0
+    taken_tokens: int = 0
+    copies: int = 0
+
+    def add(self, other: MixCounts) -> None:
+        for field in self.__struct_fields__:
+            setattr(self, field, getattr(self, field) + getattr(other, field))

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+import msgspec
+
 from tokenmill.engines import events
 from tokenmill.engines.dispatch import Dispatch
 from tokenmill.engines.frontier import SegmentProgress
 from tokenmill.engines.hunt import DeathCount
+from tokenmill.engines.order.choosing import ChosenDocuments, parts_of
 from tokenmill.engines.order.order_worker import OrderJob, OrderWorker
 from tokenmill.engines.order.sorted_run import run_name
 from tokenmill.engines.run import EncodingRun, UnitsRun
@@ -21,6 +24,7 @@ from tokenmill.inputs.segments import Segment, UnitId
 from tokenmill.inputs.source import Source
 from tokenmill.output.durability import UnitTable
 from tokenmill.output.journal import UnitRecord
+from tokenmill.tokens.counts import Counts
 from tokenmill.tokens.order import group_bounds, order_rule, range_count
 from tokenmill.tokens.placement import CutRule
 
@@ -111,57 +115,105 @@ def order_documents(
     ledger: UnitTable,
     ordered: list[UnitRecord],
     work: Callable[[OrderRun], None],
+    chosen: ChosenDocuments | None = None,
 ) -> OrderRun:
     """Collect the documents of all units in the order of their keys, with `work`; returns the run
     whose frontier has the streams.
 
-    `ledger`: has all units. `ordered`: what an earlier run has done of this half.
+    `ledger`: has all units. `ordered`: what an earlier run has done of this half. `chosen`: what
+    a mixture takes of each source.
     """
-    plan, settings = encoding.plan, encoding.plan.settings
-    _, range_bytes, most = order_rule()
-    ranges, merges = len(plan.sources), len(plan.sources) + 1  # sources behind the plan's
+    half = _SecondHalf(encoding, ledger, ordered, work)
+    runs, by_source = ledger.all_units(), ledger.by_source
+    if chosen is not None:
+        runs, by_source = half.take(runs, chosen), chosen.by_source
+    return half.collect(half.merge(runs), by_source)
 
-    def job(runs: Iterable[UnitId], count: int) -> OrderJob:
-        prepared = encoding.prepared
+
+class _SecondHalf:
+    """The steps of the second half, one after the other. Their units are of sources behind the
+    plan's."""
+
+    def __init__(
+        self,
+        encoding: EncodingRun,
+        ledger: UnitTable,
+        ordered: list[UnitRecord],
+        work: Callable[[OrderRun], None],
+    ) -> None:
+        self.encoding, self.ledger, self.ordered, self.work = encoding, ledger, ordered, work
+        self.settings = encoding.plan.settings
+        _, self.range_bytes, self.most = order_rule()
+        behind = len(encoding.plan.sources)
+        self.ranges, self.merges, self.takes = behind, behind + 1, behind + 2
+
+    def _job(self, runs: Iterable[UnitId], count: int) -> OrderJob:
+        prepared = self.encoding.prepared
         return OrderJob(
-            settings,
-            encoding.settings,
+            self.settings,
+            self.encoding.settings,
             prepared.budget,
             prepared.output,
             tuple(runs),
             count,
-            range_bytes,
+            self.range_bytes,
         )
 
-    def durable(source: int) -> list[UnitRecord]:
-        return [record for record in ordered if record.unit.source == source]
+    def _run(
+        self, job: OrderJob, segments: list[Segment], what: str, rules: list[CutRule]
+    ) -> OrderRun:
+        source = segments[0].source
+        durable = [record for record in self.ordered if record.unit.source == source]
+        run = OrderRun(self.encoding, job, segments, what, durable, rules)
+        self.work(run)
+        return run
 
-    runs = ledger.all_units()
-    if len(runs) > most:
-        by_name = ledger.sizes()
-        sizes = [by_name[run_name(unit)] for unit in runs]
-        groups = group_bounds(sizes, most, MERGE_BYTES)
+    def take(self, runs: list[UnitId], chosen: ChosenDocuments) -> list[UnitId]:
+        """The runs of the documents that a mixture takes: units as they are where all of their
+        documents are taken, and a run for each further copy or selection."""
+        parts, sizes = parts_of(runs, chosen), self.ledger.sizes()
         segments = [
-            Segment(merges, number, first, stop, sum(sizes[first:stop]))
+            Segment(self.takes, number, number, number + 1, sizes[run_name(runs[unit])])
+            for number, (unit, _) in enumerate(parts)
+        ]
+        job = msgspec.structs.replace(
+            self._job(runs, 0),
+            parts=tuple(parts),
+            choices=chosen.choices,
+            group_of=chosen.group_of,
+        )
+        if segments:
+            self._run(job, segments, "the documents of a mixture", [])
+        whole = [unit for unit in runs if chosen.choice_for(unit).whole]
+        return whole + [UnitId(self.takes, number, 0) for number in range(len(parts))]
+
+    def merge(self, runs: list[UnitId]) -> list[UnitId]:
+        """Longer runs, where a range would take only a few bytes of each."""
+        if len(runs) <= self.most:
+            return runs
+        by_name = self.ledger.sizes()
+        sizes = [by_name[run_name(unit)] for unit in runs]
+        groups = group_bounds(sizes, self.most, MERGE_BYTES)
+        segments = [
+            Segment(self.merges, number, first, stop, sum(sizes[first:stop]))
             for number, (first, stop) in enumerate(groups)
             if stop - first > 1
         ]
         if segments:
-            what = "units to merge"
-            work(OrderRun(encoding, job(runs, 0), segments, what, durable(merges), []))
-        runs = [
-            UnitId(merges, number, 0) if stop - first > 1 else runs[first]
+            self._run(self._job(runs, 0), segments, "units to merge", [])
+        return [
+            UnitId(self.merges, number, 0) if stop - first > 1 else runs[first]
             for number, (first, stop) in enumerate(groups)
         ]
-    token_bytes = sum(one.tokens for one in ledger.by_source) * itemsize(settings.first)
-    documents = sum(one.documents for one in ledger.by_source)
-    count = range_count(token_bytes, documents, range_bytes)
-    segments = [
-        Segment(ranges, number, number, number + 1, max(1, token_bytes // count))
-        for number in range(count)
-    ]
-    rules = CutRule.all_of(settings, settings.first)
-    what = "the range of keys"
-    run = OrderRun(encoding, job(runs, count), segments, what, durable(ranges), rules)
-    work(run)
-    return run
+
+    def collect(self, runs: list[UnitId], by_source: list[Counts]) -> OrderRun:
+        """Ranges of keys to their places."""
+        token_bytes = sum(one.tokens for one in by_source) * itemsize(self.settings.first)
+        documents = sum(one.documents + one.copies for one in by_source)
+        count = range_count(token_bytes, documents, self.range_bytes)
+        segments = [
+            Segment(self.ranges, number, number, number + 1, max(1, token_bytes // count))
+            for number in range(count)
+        ]
+        rules = CutRule.all_of(self.settings, self.settings.first)
+        return self._run(self._job(runs, count), segments, "the range of keys", rules)

@@ -40,6 +40,7 @@ from tokenmill.settings import PlanSettings, RunSettings
 from tokenmill.system.memory import Budget
 from tokenmill.texts import I64
 from tokenmill.tokens.counts import Counts, State
+from tokenmill.tokens.epochs import Choice, copy_keys
 from tokenmill.tokens.order import part_starts, range_bounds
 from tokenmill.tokens.packing import PackedStream, Tokens, rows_within
 from tokenmill.tokens.placement import StreamCounts
@@ -59,6 +60,11 @@ class OrderJob(msgspec.Struct, frozen=True, tag=True):
     runs: tuple[UnitId, ...]  # files of sorted documents, in the order of their units
     ranges: int  # that the keys are cut into; 0: groups of runs are merged
     range_bytes: int
+    # Of a mixture, where documents are taken from units: numbers of a unit and of a copy, what is
+    # taken of each source of the mixture, and the mixture's source of each input file.
+    parts: tuple[tuple[int, int], ...] = ()
+    choices: tuple[Choice, ...] = ()
+    group_of: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass
@@ -102,10 +108,13 @@ class OrderWorker:
         self.writer.files.close()
 
     def _run(self, unit: UnitId) -> SortedRun:
-        return SortedRun(self.writer.files, run_name(unit), self.streams, self.dtype)
+        return self.writer.open_sorted(unit)
 
     def encode_segment(self, work: EncodeTask, progress: ReportActivity) -> Iterator[EncodedUnit]:
         """The units of a range, or the run that a group of runs becomes."""
+        if self.job.parts:
+            yield self._take(work, progress)
+            return
         if not self.job.ranges:
             yield self._merge(work, progress)
             return
@@ -204,6 +213,33 @@ class OrderWorker:
                 self._alive(tokens.nbytes, 0, progress)
             merged.append(sorted_by_key(*collection.joined()))
         pieces = tuple(self.writer.write_sorted(run_name(unit), merged))
+        summary = UnitSummary(unit, True, 0, 0, Counts(), ())
+        return MergedUnit(summary, [], [], work, 0, 0, pieces=pieces)
+
+    def _take(self, work: EncodeTask, progress: ReportActivity) -> MergedUnit:
+        """One copy of the documents of a unit that a mixture takes so often, sorted by the keys of
+        that copy. Documents of the validation split are there once, with the first copy."""
+        number, copy = self.job.parts[work.segment.number]
+        source = self.job.runs[number].source
+        choice = self.job.choices[self.job.group_of[source]]
+        run = self._run(self.job.runs[number])
+        taken: list[EntryTokens] = []
+        for stream in range(self.streams):
+            section = run.sections[stream]
+            entries = run.entries(stream, 0, section.entries)
+            if stream == 0:
+                picked = np.flatnonzero(choice.copies(entries["key"]) > copy)
+            else:
+                picked = np.arange(len(entries) if copy == 0 else 0)
+            ends: I64 = np.concatenate(([0], entries["end"])).astype(np.int64)
+            lengths = np.diff(ends)
+            tokens = arranged(run.tokens(stream, 0, section.tokens), lengths, picked)
+            mine = entries[picked]
+            mine["key"] = copy_keys(mine["key"], copy)
+            taken.append(sorted_by_key(mine, lengths[picked], tokens))
+            self._alive(tokens.nbytes, 0, progress)
+        unit = UnitId(work.segment.source, work.segment.number, 0)
+        pieces = tuple(self.writer.write_sorted(run_name(unit), taken))
         summary = UnitSummary(unit, True, 0, 0, Counts(), ())
         return MergedUnit(summary, [], [], work, 0, 0, pieces=pieces)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import xxhash
 
-from tokenmill.engines.order.sorted_run import EntryTokens, buffers_of
+from tokenmill.engines.order.sorted_run import EntryTokens, SortedRun, buffers_of, run_name
 from tokenmill.formats import get_format
+from tokenmill.inputs.segments import UnitId
 from tokenmill.output.files import JobFiles
 from tokenmill.output.journal import PieceRecord
 from tokenmill.settings import PlanSettings
@@ -62,6 +63,10 @@ class StreamWriter:
         view = memoryview(data).cast("B")
         self.files.write_at(file, offset, view)
         return PieceRecord(file, offset, len(view), xxhash.xxh3_64_intdigest(view))
+
+    def open_sorted(self, unit: UnitId) -> SortedRun:
+        dtype = np.dtype(self.settings.first.dtype)
+        return SortedRun(self.files, run_name(unit), len(self.stream_names), dtype)
 
     def write_sorted(self, file: str, streams: list[EntryTokens]) -> list[PieceRecord]:
         """A file of sorted documents."""

@@ -1,0 +1,108 @@
+"""The input files of a mixture: those of each of its sources, every file in one source only."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import msgspec
+
+from tokenmill.errors import InputError, UsageError
+from tokenmill.inputs.find import SourceListing, find_sources
+from tokenmill.inputs.input_rules import EVERY, InputRules
+from tokenmill.inputs.kinds import kind_named
+from tokenmill.inputs.remote.hub import ListCache
+from tokenmill.inputs.source import Source
+from tokenmill.planning.mixture.mix_file import MixSource, Mixture
+from tokenmill.planning.options import Options
+
+
+def refuse_with_mixture(options: Options, inputs: Any) -> None:
+    """What contradicts a mixture, or cannot be had with one."""
+    if inputs:
+        raise UsageError(
+            "--mix: the file names all inputs", hint="leave the other inputs out, or --mix"
+        )
+    if not options.shuffle:
+        raise UsageError(
+            "--mix: needs --shuffle, which mixes the documents of all sources",
+            hint="add --shuffle",
+        )
+    if options.val_inputs:
+        raise UsageError(
+            "--val-inputs: not with --mix", hint="use a fraction of the documents: --val 0.0005"
+        )
+    if options.limit_docs is not None or options.limit_tokens is not None:
+        raise UsageError(
+            "--limit-docs and --limit-tokens: not with --mix",
+            hint="write a smaller total into the mix.toml",
+        )
+    if options.column_rules or options.kind_rules:
+        raise UsageError(
+            "--as, and --text-column for some of the files: not with --mix",
+            hint="write text_column and as into the tables of the mix.toml",
+        )
+
+
+def find_mixture(
+    mixture: Mixture,
+    text_column: str,
+    output: str | os.PathLike[str],
+    pins: dict[str, str],
+    shelf: ListCache,
+    rules: InputRules,
+) -> SourceListing:
+    """All files of all sources, each with the name of its source."""
+    listings = []
+    for source in mixture.sources:
+        try:
+            own = _rules_of(source, rules, text_column)
+            listings.append(find_sources(source.inputs, text_column, output, pins, shelf, own))
+        except InputError as error:
+            raise error.located(f"source {source.name}") from None
+    found = [
+        msgspec.structs.replace(file, mix=source.name)
+        for source, listing in zip(mixture.sources, listings, strict=True)
+        for file in listing.sources
+    ]
+    _refuse_in_two(found)
+    return SourceListing(
+        tuple(_named_together(found)),
+        tuple(dict.fromkeys(skipped for one in listings for skipped in one.skipped)),
+        {name: commit for one in listings for name, commit in one.revisions.items()},
+    )
+
+
+def _rules_of(source: MixSource, rules: InputRules, text_column: str) -> InputRules:
+    """A text column or a kind that the file says holds for all inputs of the source."""
+    if source.as_kind:
+        kind_named(source.as_kind)
+        rules = msgspec.structs.replace(rules, kinds=((EVERY, source.as_kind),))
+    if source.text_column and source.text_column != text_column:
+        rules = msgspec.structs.replace(rules, columns=((EVERY, source.text_column),))
+    return rules
+
+
+def _refuse_in_two(found: list[Source]) -> None:
+    seen: dict[str, Source] = {}
+    for file in found:
+        place = os.path.realpath(file.path) if file.path else file.name
+        if place in seen:
+            mine = [seen[place].mix, file.mix]
+            raise InputError(
+                f"{file.path or file.name}: in two sources of the mixture ({' and '.join(mine)})",
+                hint="each file may be in one source",
+            )
+        seen[place] = file
+
+
+def _named_together(found: list[Source]) -> list[Source]:
+    """Names from the common root of all local files; numbered in order."""
+    local = [os.path.dirname(file.path) for file in found if file.path]
+    root = os.path.commonpath(local) if local else ""
+    return [
+        msgspec.structs.replace(
+            file, number=number, name=os.path.relpath(file.path, root) if file.path else file.name
+        )
+        for number, file in enumerate(found)
+    ]
