@@ -129,10 +129,11 @@ def empty_note(dropped: bool, counts: dict[str, int]) -> str:
 
 
 def not_chosen_note(counts: dict[str, int]) -> str:
-    """The rest of the sum of rows, in a mixture."""
+    """The rest of the sum of rows, in a mixture or where a limit cuts a shuffled job."""
     chosen = f" + {counts['not_chosen']:,} not chosen" if counts.get("not_chosen") else ""
-    copies = f"; {counted(counts['copies'], 'further copy')}" if counts.get("copies") else ""
-    return chosen + copies.replace("copys", "copies")
+    copies = counts.get("copies", 0)
+    word = "copy" if copies == 1 else "copies"
+    return chosen + (f"; {copies:,} further {word}" if copies else "")
 
 
 def _left_out(settings: PlanSettings, counts: dict[str, int]) -> list[str]:
@@ -207,11 +208,6 @@ def check_line(result: Result) -> str:
         more = f" ({', '.join(kinds)})" if kinds else ""
     what = f"{every}{counted(checked, 'document')}{who}"
     return f"{what} encoded again by the reference, all equal{more}"
-
-
-def not_chosen_note(counts: dict[str, int]) -> str:
-    """Documents that a limit of a shuffled job leaves out."""
-    return f" + {counts['not_chosen']:,} not chosen" if counts.get("not_chosen") else ""
 
 
 def echo_summary(result: Result) -> None:
