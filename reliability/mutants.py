@@ -211,6 +211,90 @@ SCHEDULER_MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
 }  # fmt: skip
 
+# Of a store without places: R23 notices these, or tests/unit/output/test_objects.py.
+STORE_MUTANTS: dict[str, tuple[str, str, str]] = {
+    "a file that exists already is taken for ours": (
+        "output/objects/creating.py", "            if found == content:\n", "            if True:\n",
+    ),
+    "a create whose answer was lost is taken for another's": (
+        "output/objects/creating.py", "            if found == content:\n                return\n", "",
+    ),
+    "a conflict is taken for success": (
+        "output/objects/creating.py", "                continue  # two", "                return  # two",
+    ),
+    "the plan is written over another": (
+        "output/objects/workspace.py", "create_once(self.store, self.plan, plan)", "self.store.write_whole(self.plan, plan)",
+    ),
+    "the manifest is written over another": (
+        "output/objects/workspace.py", "create_once(self.store, self.manifest, manifest)",
+        "self.store.write_whole(self.manifest, manifest)",
+    ),
+    "a lease is written over another": (
+        "output/objects/lease.py", "create_once(store, lease_name(folder, number), lease._content)",
+        "store.write_whole(lease_name(folder, number), lease._content)",
+    ),
+    "records are written over others": (
+        "output/objects/log.py", "        create_once(self._store, f\"{self._folder}/{self._number:08d}\", self._header + content)\n",
+        "        self._store.write_whole(f\"{self._folder}/{self._number:08d}\", self._header + content)\n",
+    ),
+    "a coordinator that was taken over goes on": (
+        "output/objects/lease.py", "        if found != self._content:\n", "        if False:\n",
+    ),
+    "leases are told apart by their number alone": (
+        "output/objects/lease.py", "        if found != self._content:\n",
+        "        if number != self.number:\n",
+    ),
+    "what is recorded is recorded by anyone": (
+        "output/objects/log.py", "        self._check()\n", "",
+    ),
+    "units are not compared on resuming": (
+        "output/objects/workspace.py", "return is_unit_whole(self.store, UNITS, record)", "return True",
+    ),
+    "units are not compared when files are made of them": (
+        "output/objects/units.py",
+        "if len(content) != piece.length or xxhash.xxh3_64_intdigest(content) != piece.digest:", "if False:",
+    ),
+    "a unit's name does not hold its hash": (
+        "output/objects/units.py", "{record.unit}-{xxhash.xxh3_128_hexdigest(table.tobytes())}", "{record.unit}",
+    ),
+    "units are recorded before they are put": (
+        "engines/loop.py", "        self.worker.files.unit_written(record)\n        encoded.forget_spilled()\n        self.send(messages.UnitWritten(record, self.worker.session.stats))\n",
+        "        encoded.forget_spilled()\n        self.send(messages.UnitWritten(record, self.worker.session.stats))\n"
+        "        self.channel.poll()\n        self.worker.files.unit_written(record)\n",
+    ),
+    "the manifest before the files": (
+        "output/commit.py", "    with contextlib.closing(FileMaker(workspace, evidence, check_interrupt)) as maker:\n",
+        "    if not workspace.has_places:\n        workspace.store.write_whole(workspace.manifest, b'{}')\n"
+        "    with contextlib.closing(FileMaker(workspace, evidence, check_interrupt)) as maker:\n",
+    ),
+    "files are made without a word before": (
+        "output/objects/workspace.py", "        if new:\n", "        if False:\n",
+    ),
+    "a manifest may name what is gone": (
+        "output/objects/workspace.py", "            if self.store.size(name) is None:\n", "            if False:\n",
+    ),
+    "work goes before the manifest comes": (
+        "output/objects/workspace.py", "        create_once(self.store, self.manifest, manifest)\n",
+        "        self.remove_work()\n        create_once(self.store, self.manifest, manifest)\n",
+    ),
+    "units stay": (
+        "output/objects/workspace.py", "            if not name.startswith(keep):\n",
+        "            if not name.startswith((keep, UNITS)):\n",
+    ),
+    "leases stay": (
+        "output/objects/workspace.py", "        for name in list(self.store.names(f\"{DRIVER}/\")):\n", "        for name in []:\n",
+    ),
+    "the newest lease goes first": (
+        "output/objects/workspace.py", "in list(self.store.names(f\"{DRIVER}/\"))", "in list(self.store.names(f\"{DRIVER}/\"))[::-1]",
+    ),
+    "a dataset's files are removed before its manifest is kept": (
+        "output/objects/workspace.py", "        self.store.write_whole(self.removing, read_small(self.store, self.manifest))\n", "",
+    ),
+    "made files are not compared on resuming": (
+        "output/file_maker.py", "            if not is_intact(self.files, working, at, length, digest):\n", "            if False:\n",
+    ),
+}  # fmt: skip
+
 
 def install(name: str) -> None:
     """From now on tokenmill is imported with this mutant in place."""
