@@ -23,7 +23,7 @@ from tokenmill.dataset.deep.origins import Problem, SegmentTask, quarantined_row
 from tokenmill.dataset.loader import Dataset
 from tokenmill.dataset.streams import Stream
 from tokenmill.dataset.verification import Report
-from tokenmill.errors import TokenmillError
+from tokenmill.errors import TokenmillError, VerificationError
 from tokenmill.formats.base import Array
 from tokenmill.inputs.batch import Batch, set_aside
 from tokenmill.inputs.kinds import refuse_changed, segments_of
@@ -146,11 +146,15 @@ class BatchComparison(NamedTuple):
         """Documents of a batch, by index, against documents of a stream, by number."""
         if len(documents) == 0:
             return
-        begin, end = stream.span(int(documents[0]))[0], stream.span(int(documents[-1]))[1]
+        order = np.argsort(documents)  # files are opened once each, also of a shuffled dataset
+        indexes, documents = indexes[order], documents[order]
+        starts, stops = stream.spans(documents)
+        begin, end = int(starts[0]), int(stops[-1])
         near = documents[-1] - documents[0] < 4 * len(documents)
         tokens = stream.read(begin, end) if near else None  # one read instead of many
-        for index, document in zip(indexes.tolist(), documents.tolist(), strict=True):
-            start, stop = stream.span(document)
+        for index, document, start, stop in zip(
+            indexes.tolist(), documents.tolist(), starts.tolist(), stops.tolist(), strict=True
+        ):
             stored = (
                 stream.read(start, stop) if tokens is None else tokens[start - begin : stop - begin]
             )
@@ -300,7 +304,8 @@ class Comparison:
                 try:
                     self._compare_segment(source, work)
                 except TokenmillError as error:
-                    self.problems.append(Problem(error.message, "source", source.name))
+                    kind = "index" if isinstance(error, VerificationError) else "source"
+                    self.problems.append(Problem(error.message, kind, source.name))
         except BaseException as error:
             self._failure = error
 
