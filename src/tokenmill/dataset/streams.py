@@ -50,9 +50,8 @@ class Stream:
         self._opened = threading.local()  # each thread reads another part
         self.ends = self._index("ends")
         self.runs = self._index("runs").reshape(-1, 3)
-        self.rows = self._index("rows")  # of a shuffled dataset
         self.documents = len(self.ends)
-        self.shuffled = any(file.path == f"index/{name}.rows" for file in dataset.manifest.files)
+        self.shuffled = self.settings.shuffle
 
     def _index(self, kind: str) -> Array:
         name = f"{self.name}.{kind}"
@@ -199,8 +198,6 @@ class Stream:
         return ""
 
     def _run_fault(self) -> str:
-        if self.settings.shuffle:
-            return self._order_fault()
         if (len(self.runs) == 0) != (self.documents == 0):
             return f"runs: {len(self.runs)} runs for {self.documents} documents"
         for block in range(0, len(self.runs), BLOCK):
@@ -217,29 +214,6 @@ class Stream:
                 return f"runs: rows are not in order after run {at}"
             if first[-1] >= self.documents or source.max() >= len(self.source_names):
                 return "runs: names a document or a source that is not there"
-        return ""
-
-    def _order_fault(self) -> str:
-        """Of a shuffled stream: every document has a run, and the rows are all there once."""
-        if not len(self.runs) == len(self.rows) == self.documents:
-            return f"{len(self.runs)} runs and {len(self.rows)} rows for {self.documents} documents"
-        before = (-1, -1)
-        for block in range(0, self.documents, BLOCK):
-            numbers = np.array(self.runs[block : block + BLOCK, 0], np.int64)
-            if not np.array_equal(numbers, np.arange(block, block + len(numbers))):
-                return "documents are not numbered in order"
-            documents = np.array(self.rows[block : block + BLOCK], np.int64)
-            if documents.min() < 0 or documents.max() >= self.documents:
-                return "names a document or a source that is not there"
-            origins = np.array(self.runs[documents, 1:], np.int64)
-            source, row = np.concatenate(([before], origins)).T
-            later = (np.diff(source) > 0) | ((np.diff(source) == 0) & (np.diff(row) > 0))
-            if not later.all():
-                at = block + int(np.flatnonzero(~later)[0])
-                return f"rows are not in order at entry {at} of index/{self.name}.rows"
-            if source.max() >= len(self.source_names):
-                return "names a document or a source that is not there"
-            before = int(source[-1]), int(row[-1])
         return ""
 
     def border_faults(self) -> Iterator[str]:

@@ -60,11 +60,6 @@ def verify_deep(
             f"{dataset.store.where()}: was imported from token files, so its text is not known",
             hint="`tokenmill verify` without --deep compares its bytes",
         )
-    if settings.shuffle:
-        raise UsageError(
-            f"{dataset.store.where()}: is shuffled, and --deep cannot compare such a dataset yet",
-            hint="`tokenmill verify` without --deep compares its bytes",
-        )
     encoding = encoding_of(settings, read_run(dataset.store), tokenizer)
     sources, problems = find_origins(dataset, source_root)
     streams = open_streams(dataset)
