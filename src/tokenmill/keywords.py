@@ -127,7 +127,7 @@ MEANT = {
     "filter": "where", "bos": "bos_token", "random_state": "seed",
 }  # fmt: skip
 
-FLAGS = ("overwrite", "allow_empty_split", "all_splits", "drop_empty", "quiet")
+FLAGS = ("overwrite", "shuffle", "allow_empty_split", "all_splits", "drop_empty", "quiet")
 REPLACED = {
     "--as": "as_kind",
     "--no-keep-downloads": "keep_downloads=False",

@@ -44,6 +44,7 @@ from tokenmill.planning.hub_tokenizer import tokenizer_address
 from tokenmill.planning.make import Proposal, make_plan
 from tokenmill.planning.needs import disk_warning, refuse_if_offline
 from tokenmill.planning.options import Options, make_options, plan_settings, timer_knobs
+from tokenmill.planning.sorted_inputs import sorted_warnings, units_as_parts
 from tokenmill.settings import RunSettings
 from tokenmill.system.cache import keep_in_cache, read_from_cache
 from tokenmill.system.interrupts import Interrupts, interruptible, keeping_work
@@ -144,7 +145,7 @@ def _prepare(
         open_job(prepared.plan, prepared.run, workspace, interrupts.check) as opened,
         contextlib.closing(supply),
     ):
-        manifest, record = opened.manifest, {}
+        manifest, record, sorted_ones = opened.manifest, {}, list[str]()
         if manifest is None:
             if not is_new:
                 prepared = _survey(prepared, supply, opened.durable, observer.note)
@@ -155,7 +156,7 @@ def _prepare(
             for source in prepared.plan.sources:
                 refuse_changed(source)
             final = _order(run, opened.ordered, record).dispatch.frontier.state
-            manifest = _commit(run, final, workspace, record)
+            manifest, sorted_ones = _commit(run, final, workspace, record), _sorted_inputs(run)
         seconds = time.monotonic() - began
         if workspace.has_work():
             if record or not workspace.has(workspace.run_record):  # a crash may have come after it
@@ -167,8 +168,15 @@ def _prepare(
         already_done=not record,
         seconds=seconds,
         run=record,
-        warnings=warnings_of(manifest, prepared.plan.settings, wanted.min_shard_tokens, record),
+        warnings=warnings_of(manifest, prepared.plan.settings, wanted.min_shard_tokens, record)
+        + sorted_ones,
     )
+
+
+def _sorted_inputs(run: EncodingRun) -> list[str]:
+    if run.plan.settings.shuffle:
+        return []
+    return sorted_warnings(units_as_parts(run.books.ledger.in_order()))
 
 
 def download(

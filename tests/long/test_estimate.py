@@ -22,7 +22,7 @@ def test_a_short_probe_of_large_files_is_close_too(
 
 
 def test_a_short_last_shard_is_a_warning(tmp_path: Path) -> None:
-    llmc = {"format": "llmc", "shard_tokens": "700k", "name": "n"}
+    llmc = {"format": "llmc", "shard_tokens": "700k", "name": "n", "shuffle": True}
     found = estimate(SAMPLES, tmp_path / "o", llmc)
     assert found.warnings == []  # 2,739,730 tokens: the last shard holds 639,730
     llmc["shard_tokens"] = "500k"

@@ -73,7 +73,7 @@ def test_json_has_stable_keys(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert found.keys() == {
         "plan", "fingerprint", "output", "input_bytes", "rows", "sources", "skipped", "estimate",
-        "needs", "warnings", "run", "encoder",
+        "needs", "warnings", "run", "encoder", "reuse",
     }  # fmt: skip
     assert found["estimate"].keys() == {f.name for f in msgspec.structs.fields(Estimate)}
     assert found["estimate"]["tokens"] == 2739730

@@ -62,7 +62,7 @@ def inspect_row(directory: Place, *, source: str | os.PathLike[str], row: int) -
     name, rows, asked = entry["name"], entry["rows"], row
     row = row + rows if row < 0 else row
     if not 0 <= row < rows:
-        if asked >= 0 and dataset.settings.limited:
+        if asked >= 0 and dataset.settings.reads_part:
             why = f"{_limits(dataset.settings)} was reached after {counted(rows, 'row')} of it"
             return RowView(source=name, row=row, state="not read", reason=why)
         told = f"{name}: no row {asked}, it has {counted(rows, 'row')}"
@@ -73,15 +73,30 @@ def inspect_row(directory: Place, *, source: str | os.PathLike[str], row: int) -
         return RowView(source=name, row=row, state="written", documents=documents, reason=why)
     if (quarantined := _quarantine_reason(dataset, name, row)) is not None:
         return RowView(source=name, row=row, state="quarantined", reason=quarantined)
-    if entry.get("not_chosen"):
-        why = "other documents of its source are taken"
-        if entry["dropped"]:  # only its text can tell
-            why += f", or it is dropped ({' or '.join(_dropping(dataset.settings))})"
-        return RowView(source=name, row=row, state="not chosen", reason=why)
-    if not entry["dropped"]:
+    left = [
+        state
+        for state, count in (("dropped", entry["dropped"]), ("not chosen", _not_chosen(entry)))
+        if count
+    ]
+    if not left:
         raise damaged(dataset.store.where(), f"{name}, row {row}: is neither written nor dropped")
-    why = " or ".join(_dropping(dataset.settings))
-    return RowView(source=name, row=row, state="dropped", reason=why)
+    reasons = {
+        "dropped": _dropping(dataset.settings),
+        "not chosen": [_why_not_chosen(dataset.settings)],
+    }
+    why = " or ".join(reason for state in left for reason in reasons[state])
+    return RowView(source=name, row=row, state=" or ".join(left), reason=why)
+
+
+def _not_chosen(entry: dict[str, Any]) -> int:
+    """Rows that a mixture does not take, or that a limit has left out of a shuffled dataset."""
+    return int(entry.get("not_chosen", 0))
+
+
+def _why_not_chosen(settings: PlanSettings) -> str:
+    if settings.mixture is not None:
+        return "other documents of its source are taken"
+    return _limits(settings)
 
 
 def find_source(dataset: Dataset, asked: str) -> int:

@@ -8,11 +8,13 @@ the plan put them.
 from __future__ import annotations
 
 import bisect
+import threading
 from collections.abc import Iterator
 
 import numpy as np
 
 from tokenmill.dataset.loader import Dataset
+from tokenmill.dataset.views import damaged
 from tokenmill.formats import get_format
 from tokenmill.formats.base import Array, Slices, stored_dtype
 from tokenmill.output.manifest import SplitEntry
@@ -24,6 +26,7 @@ from tokenmill.tokens.shards import cuts_of, document_from_row, origins_in
 from tokenmill.tokens.splits import stream_name, streams_of
 
 BLOCK = 1 << 20
+TAKEN = 512  # lines of a table that are looked up at a time: each may map 64 KB of it
 
 
 def open_streams(dataset: Dataset) -> list[Stream]:
@@ -44,11 +47,11 @@ class Stream:
         self.dtype = stored_dtype(self.layout)
         self.format = get_format(self.layout.format)
         self.source_names = [str(source["name"]) for source in dataset.manifest.sources]
-        self._opened: tuple[int, Slices] | None = None
+        self._opened = threading.local()  # each thread reads another part
         self.ends = self._index("ends")
         self.runs = self._index("runs").reshape(-1, 3)
-        self.rows = self._index("rows")  # of a shuffled dataset
         self.documents = len(self.ends)
+        self.shuffled = self.settings.shuffle
 
     def _index(self, kind: str) -> Array:
         name = f"{self.name}.{kind}"
@@ -76,13 +79,29 @@ class Stream:
             path = self.files[number].path
             content = read_range(self.dataset.store, path, offset, count * size)
             return np.frombuffer(content, self.dtype)
-        opened = self._opened  # several threads read: what one has opened, another may replace
+        opened: tuple[int, Slices] | None = getattr(self._opened, "file", None)
         if opened is None or opened[0] != number:
-            opened = self._opened = number, self.dataset.open_tokens(self.files[number])
+            opened = self._opened.file = number, self.dataset.open_tokens(self.files[number])
         return opened[1][at : at + count]
 
+    def _block(self, kind: str, first: int, stop: int) -> I64:
+        """Values [first, stop) of a table, read and not mapped: a map keeps what it has seen."""
+        if first >= stop:
+            return np.zeros(0, np.int64)
+        name = f"index/{self.name}.{kind}"
+        content = read_range(self.dataset.store, name, first * 8, (stop - first) * 8)
+        return np.frombuffer(content, "<u8").astype(np.int64)
+
+    def _taken(self, kind: str, numbers: I64, width: int = 1) -> I64:
+        """Lines of a table by number, some at a time: each map is gone before the next one."""
+        found = np.zeros((len(numbers), width), np.int64)
+        for at in range(0, len(numbers), TAKEN):
+            table = self._index(kind).reshape(-1, width)
+            found[at : at + TAKEN] = table[numbers[at : at + TAKEN]]
+        return found
+
     def ends_of(self, first: int, stop: int) -> I64:
-        return np.array(self.ends[first:stop], np.int64)
+        return self._block("ends", first, min(stop, self.documents))
 
     def origins_of(self, first: int, stop: int) -> tuple[list[str], I64, I64]:
         return self.source_names, *origins_in(self.runs, first, stop)
@@ -90,27 +109,48 @@ class Stream:
     def span(self, document: int) -> tuple[int, int]:
         return int(self.ends[document - 1]) if document else 0, int(self.ends[document])
 
+    def spans(self, documents: I64) -> tuple[I64, I64]:
+        """First token and end of each document."""
+        starts = self._taken("ends", np.maximum(documents - 1, 0))[:, 0]
+        return np.where(documents > 0, starts, 0), self._taken("ends", documents)[:, 0]
+
     def from_row(self, source: int, row: int) -> int:
         """The first document that comes from this row of this source, or from a later one."""
         return document_from_row(self.runs, self.documents, source, row)
 
     def documents_of(self, source: int, first: int, stop: int) -> tuple[I64, I64]:
         """Numbers and rows of the documents made from rows [first, stop) of a source, by row."""
-        if self.settings.shuffle:
-            low, high = self._entry_from(source, first), self._entry_from(source, stop)
-            documents = np.array(self.rows[low:high], np.int64)
-            return documents, np.array(self.runs[documents, 2], np.int64)
-        low, high = self.from_row(source, first), self.from_row(source, stop)
-        return np.arange(low, high, dtype=np.int64), origins_in(self.runs, low, high)[1]
+        if not self.shuffled:
+            low, high = self.from_row(source, first), self.from_row(source, stop)
+            return np.arange(low, high, dtype=np.int64), origins_in(self.runs, low, high)[1]
+        low, high = self._place(source, first), self._place(source, stop)
+        documents = self._block("rows", low, high)
+        if fault := self._order_fault(documents):
+            raise damaged(f"index/{self.name}.rows", fault)
+        origins = self._taken("runs", documents, 3)
+        rows = origins[:, 2]
+        inside = (origins[:, 1] == source) & (rows >= first) & (rows < stop)
+        least = 1 if self.settings.mixture is None else 0  # a mixture may take a row again
+        if not inside.all() or (np.diff(rows) < least).any():
+            at = f"entries {low} to {high - 1}"
+            raise damaged(f"index/{self.name}.rows", f"{at} are not in the order of their rows")
+        return documents, rows
 
-    def _entry_from(self, source: int, row: int) -> int:
-        """Of a shuffled stream: the first entry of its rows that is not before this row."""
+    def _place(self, source: int, row: int) -> int:
+        """In the table of rows: the first entry of this row of this source, or of a later one."""
+        rows, runs = self._index("rows"), self._index("runs").reshape(-1, 3)
 
         def origin(entry: int) -> tuple[int, int]:
-            run = self.runs[int(self.rows[entry])]
-            return int(run[1]), int(run[2])
+            document = int(rows[entry])
+            if document >= len(runs):
+                raise damaged(f"index/{self.name}.rows", self._order_fault(rows[entry : entry + 1]))
+            return int(runs[document, 1]), int(runs[document, 2])
 
-        return bisect.bisect_left(range(len(self.rows)), (source, row), key=origin)
+        return bisect.bisect_left(range(len(rows)), (source, row), key=origin)
+
+    def _order_fault(self, documents: Array) -> str:
+        beyond = documents[documents >= self.documents]
+        return f"names document {int(beyond[0])} of {self.documents}" if len(beyond) else ""
 
     def number_in_split(self, document: int, token: int) -> tuple[str, int, int]:
         """Split, document in it and token in it, as `inspect` counts, of a token of the stream."""
@@ -125,7 +165,7 @@ class Stream:
         """Where ends and runs contradict themselves or the token files."""
         before = 0
         for block in range(0, self.documents, BLOCK):
-            ends = np.array(self.ends[block : block + BLOCK], np.int64)
+            ends = self.ends_of(block, block + BLOCK)
             wrong = np.flatnonzero(np.diff(ends, prepend=before) < 0)
             if len(wrong):
                 yield f"index/{self.name}.ends: document {block + wrong[0]} ends before it begins"
@@ -136,51 +176,45 @@ class Stream:
                 f"index/{self.name}.ends: documents end at token {before}, "
                 f"the files hold {self.tokens}"
             )
-        if fault := self._run_fault():
-            yield f"index/{self.name}.runs: {fault}"
+        fault = self._shuffled_fault() if self.shuffled else self._run_fault()
+        if fault:
+            yield f"index/{self.name}.{fault}"
+
+    def _shuffled_fault(self) -> str:
+        """One run for each document, and each document once in the table of rows. Whether that
+        table is in order, each look into it tells."""
+        tables = {"runs": len(self.runs), "rows": len(self._index("rows"))}
+        for kind, entries in tables.items():
+            if entries != self.documents:
+                return f"{kind}: {entries} entries for {self.documents} documents"
+        for first in range(0, self.documents, BLOCK):
+            stop = min(first + BLOCK, self.documents)
+            runs = self._block("runs", first * 3, stop * 3).reshape(-1, 3)
+            if not np.array_equal(runs[:, 0], np.arange(first, stop)):
+                return "runs: documents are not numbered in order"
+            if runs[:, 1].max() >= len(self.source_names):
+                return "runs: names a source that is not there"
+            if fault := self._order_fault(self._block("rows", first, stop)):
+                return f"rows: {fault}"
+        return ""
 
     def _run_fault(self) -> str:
-        if self.settings.shuffle:
-            return self._order_fault()
         if (len(self.runs) == 0) != (self.documents == 0):
-            return f"{len(self.runs)} runs for {self.documents} documents"
+            return f"runs: {len(self.runs)} runs for {self.documents} documents"
         for block in range(0, len(self.runs), BLOCK):
-            runs = np.array(self.runs[block : block + BLOCK + 1], np.int64)
+            stop = min(block + BLOCK + 1, len(self.runs))
+            runs = self._block("runs", block * 3, stop * 3).reshape(-1, 3)
             first, source, row = runs[:, 0], runs[:, 1], runs[:, 2]
             lengths = np.diff(first)
             later = np.diff(source) > 0
             beyond = (np.diff(source) == 0) & (row[1:] >= row[:-1] + lengths)
             if (block == 0 and first[0] != 0) or (lengths <= 0).any():
-                return "documents are not numbered in order"
+                return "runs: documents are not numbered in order"
             if not (later | beyond).all():
                 at = block + int(np.flatnonzero(~(later | beyond))[0])
-                return f"rows are not in order after run {at}"
+                return f"runs: rows are not in order after run {at}"
             if first[-1] >= self.documents or source.max() >= len(self.source_names):
-                return "names a document or a source that is not there"
-        return ""
-
-    def _order_fault(self) -> str:
-        """Of a shuffled stream: every document has a run, and the rows are in order."""
-        if not len(self.runs) == len(self.rows) == self.documents:
-            return f"{len(self.runs)} runs and {len(self.rows)} rows for {self.documents} documents"
-        step = 1 if self.settings.mixture is None else 0  # a mixture may take a row again
-        before = (-1, -1)
-        for block in range(0, self.documents, BLOCK):
-            numbers = np.array(self.runs[block : block + BLOCK, 0], np.int64)
-            if not np.array_equal(numbers, np.arange(block, block + len(numbers))):
-                return "documents are not numbered in order"
-            documents = np.array(self.rows[block : block + BLOCK], np.int64)
-            if documents.min() < 0 or documents.max() >= self.documents:
-                return "names a document or a source that is not there"
-            origins = np.array(self.runs[documents, 1:], np.int64)
-            source, row = np.concatenate(([before], origins)).T
-            later = (np.diff(source) > 0) | ((np.diff(source) == 0) & (np.diff(row) >= step))
-            if not later.all():
-                at = block + int(np.flatnonzero(~later)[0])
-                return f"rows are not in order at entry {at} of index/{self.name}.rows"
-            if source.max() >= len(self.source_names):
-                return "names a document or a source that is not there"
-            before = int(source[-1]), int(row[-1])
+                return "runs: names a document or a source that is not there"
         return ""
 
     def border_faults(self) -> Iterator[str]:

@@ -35,6 +35,7 @@ class UnitTable:
         self.file_ids: dict[str, int] = {}
         self.pieces = array("Q")  # file, offset, length, digest
         self.units = array("Q")  # source, segment, part, first row, rows
+        self.texts = array("Q")  # text bytes, tokens, documents of each unit
         self.set_aside: list[tuple[int, AsideRecord]] = []  # by source
 
     def add(self, record: UnitRecord) -> None:
@@ -44,6 +45,8 @@ class UnitTable:
             self.units.extend(
                 (unit.source, unit.segment, unit.part, record.before.rows, record.counts.rows)
             )
+            counts = record.counts
+            self.texts.extend((counts.text_bytes, counts.tokens, counts.documents))
         self.set_aside += [(unit.source, one) for one in record.set_aside]
         for piece in record.pieces:
             file = self.file_ids.setdefault(piece.file, len(self.file_ids))
@@ -68,6 +71,13 @@ class UnitTable:
         """In document order."""
         columns = np.frombuffer(self.units, np.uint64).reshape(-1, 5)[:, :3].tolist()
         return sorted(UnitId(*unit) for unit in columns)
+
+    def in_order(self) -> list[tuple[int, int, int]]:
+        """Text bytes, tokens and documents of all units, in the order of the plan."""
+        units = np.frombuffer(self.units, np.uint64).reshape(-1, 5)
+        order = np.lexsort((units[:, 2], units[:, 1], units[:, 0]))
+        texts = np.frombuffer(self.texts, np.uint64).reshape(-1, 3)[order]
+        return [(size, tokens, documents) for size, tokens, documents in texts.tolist()]
 
     def evidence(self) -> bytes:
         """The digests of everything written, in an order that does not depend on the run."""

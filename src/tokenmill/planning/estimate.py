@@ -40,6 +40,7 @@ from tokenmill.planning.sample import (
     has_counts,
     take_sample,
 )
+from tokenmill.planning.sorted_inputs import sorted_warnings
 from tokenmill.settings import Layout, PlanSettings, Val
 from tokenmill.system.disk import free_bytes
 from tokenmill.system.limits import available_cores
@@ -131,6 +132,8 @@ def make_estimate(
         files += mine
     if plan.settings.val.kind == "none":
         warnings += warnings_of_missing_val(plan.settings)
+    if not plan.settings.shuffle:
+        warnings += sorted_warnings(sample.parts)
     disk = max(disk_bytes(plan, totals, files) - done.written_bytes, min(0, totals.tokens))
     free = free_bytes(prepared.output)
     if 0 <= free < disk:

@@ -7,12 +7,11 @@ input, apart for each kind of file, and the speed of one core. Nothing is writte
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from tokenmill.errors import TooLargeError
 from tokenmill.inputs.batch import Batch
@@ -21,6 +20,7 @@ from tokenmill.inputs.readers.parquet_metadata import open_parquet, row_counts
 from tokenmill.inputs.segments import BATCH_BYTES, Segment
 from tokenmill.inputs.source import Source
 from tokenmill.planning.plan import Plan
+from tokenmill.planning.sorted_inputs import StreamPart
 from tokenmill.settings import EncoderChoice
 from tokenmill.system.memory import MemoryShare
 from tokenmill.texts import I64, from_bytes
@@ -31,6 +31,7 @@ PROBE_SECONDS = 2.0
 MAX_VISITS = 4096
 SAMPLE_BYTES = 2_000_000_000  # of memory, for what must be held whole
 COUNT_COLUMN = "token_count"
+LANGUAGE_COLUMNS = ("language", "lang")
 
 
 class KindTotals(msgspec.Struct):
@@ -55,6 +56,7 @@ class Sample(msgspec.Struct, kw_only=True):
     counted_differ: int = 0
     counted_said: int = 0  # tokens of these by token_count, and by the encoder
     counted_found: int = 0
+    parts: list[StreamPart] = []
 
     @property
     def all(self) -> KindTotals:
@@ -90,7 +92,7 @@ def take_sample(
     timed: list[tuple[int, float]] = []
     # Each kind of file is tried, however slow the machine: they expand too differently.
     kinds = len({kind_of(source) for source in plan.sources})
-    for number, (source, segment) in enumerate(_visits(plan), 1):
+    for number, (source, segment, extent) in enumerate(_visits(plan), 1):
         kind, reading = kind_named(source.kind), reading_for(source, plan.settings.reading)
         for batch, offsets, taken in _first_batches(plan, source, segment, opened):
             timed.append((batch.texts.size, taken))
@@ -102,6 +104,8 @@ def take_sample(
                 tokens=int(offsets[-1]),
             )
             sample.add(source, totals)
+            known = totals.text_bytes, totals.tokens, totals.documents
+            sample.parts.append(StreamPart(*extent, *known, _languages(source, batch)))
             _compare_counts(source, batch, offsets, sample)
             if time.monotonic() - began >= seconds:
                 break
@@ -112,8 +116,10 @@ def take_sample(
     return sample
 
 
-def _visits(plan: Plan) -> Iterator[tuple[Source, Segment]]:
-    """Each segment once, in an order that soon comes by every kind and every part of the input."""
+def _visits(plan: Plan) -> Iterator[tuple[Source, Segment, tuple[float, float]]]:
+    """Each segment once, in an order that soon comes by every kind and every part of the input;
+    and from where to where in the input the segment is, from 0 to 1."""
+    ends = dict(zip(plan.sources, np.cumsum([s.size for s in plan.sources]), strict=True))
     segments: dict[int, list[Segment]] = {}
     seen: set[tuple[int, int]] = set()
     for source, inside in _spread(plan.sources):
@@ -124,10 +130,15 @@ def _visits(plan: Plan) -> Iterator[tuple[Source, Segment]]:
         mine = segments[source.number]
         if not mine:
             continue
-        segment = mine[min(len(mine) - 1, max(0, int(inside * len(mine))))]
+        chosen = min(len(mine) - 1, max(0, int(inside * len(mine))))
+        segment = mine[chosen]
         if (source.number, segment.number) not in seen:
             seen.add((source.number, segment.number))
-            yield source, segment
+            begin, total = float(ends[source]) - source.size, max(1, plan.input_bytes)
+            start, stop = (
+                (begin + source.size * at / len(mine)) / total for at in (chosen, chosen + 1)
+            )
+            yield source, segment, (start, stop)
 
 
 def _spread(sources: Sequence[Source]) -> Iterator[tuple[Source, float]]:
@@ -180,9 +191,10 @@ def _compare_counts(source: Source, batch: Batch, offsets: I64, sample: Sample) 
     """Is the column token_count, where there is one, what this tokenizer gives?"""
     if source.kind != "parquet" or batch.row_count == 0:
         return
-    said = _said_counts(source, batch)
-    if said is None:
+    values = _column(source, batch, has_counts)
+    if values is None:
         return
+    said = values.to_numpy()
     good = batch.rows - batch.first_row
     sample.counted_documents += len(good)
     sample.counted_differ += int(np.count_nonzero(said[good] != np.diff(offsets)))
@@ -190,28 +202,52 @@ def _compare_counts(source: Source, batch: Batch, offsets: I64, sample: Sample) 
     sample.counted_found += int(offsets[-1])
 
 
-def _said_counts(source: Source, batch: Batch) -> npt.NDArray[Any] | None:
-    """The column's values for the batch; None where there is none, or it cannot be read."""
+def _languages(source: Source, batch: Batch) -> dict[str, int]:
+    """How many documents of a batch are in which language, if the file says so."""
+    if source.kind != "parquet" or batch.row_count == 0:
+        return {}
+    values = _column(source, batch, _language_column)
+    if values is None:
+        return {}
+    counts = values.take(batch.rows - batch.first_row).value_counts().to_pylist()
+    return {str(one["values"]): one["counts"] for one in counts if one["values"] is not None}
+
+
+def _column(source: Source, batch: Batch, choose: Callable[[Any], str]) -> Any | None:
+    """A column's values for the batch; None where there is none, or it cannot be read. `choose`
+    names the column of a schema, or ''."""
     import pyarrow
 
     rows = [batch.first_row, batch.first_row + batch.row_count - 1]
     try:
         with open_parquet(source.path) as file:
-            if not has_counts(file.schema_arrow):
+            if not (name := choose(file.schema_arrow)):
                 return None
             ends = np.cumsum([0, *row_counts(source.name, file.metadata)])
             first, last = (np.searchsorted(ends, rows, side="right") - 1).tolist()
             groups = list(range(first, last + 1))
-            column = file.read_row_groups(groups, columns=[COUNT_COLUMN]).column(0)
-        said = column.slice(batch.first_row - int(ends[first]), batch.row_count).to_numpy()
+            column = file.read_row_groups(groups, columns=[name]).column(0)
+        values = column.slice(batch.first_row - int(ends[first]), batch.row_count)
     except (OSError, ValueError, pyarrow.ArrowException):
         return None
-    return said if len(said) == batch.row_count else None
+    return values if len(values) == batch.row_count else None
 
 
-def has_counts(schema: Any) -> bool:
+def has_counts(schema: Any) -> str:
+    """The name of the column that counts tokens, or ''."""
     from pyarrow import types
 
-    return schema.names.count(COUNT_COLUMN) == 1 and bool(
-        types.is_integer(schema.field(COUNT_COLUMN).type)
-    )
+    there = schema.names.count(COUNT_COLUMN) == 1
+    return COUNT_COLUMN * bool(there and types.is_integer(schema.field(COUNT_COLUMN).type))
+
+
+def _language_column(schema: Any) -> str:
+    from pyarrow import types
+
+    for name in LANGUAGE_COLUMNS:
+        if schema.names.count(name) == 1:
+            kind = schema.field(name).type
+            kind = kind.value_type if types.is_dictionary(kind) else kind
+            if types.is_string(kind) or types.is_large_string(kind):
+                return name
+    return ""

@@ -5,7 +5,7 @@ The encoder here gives each byte as its own id, so that every expected id can be
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from tokenmill.dataset.deep.comparison import (
 from tokenmill.dataset.deep.origins import Problem, SegmentTask, read_tasks
 from tokenmill.dataset.deep.verification import SAMPLE_STRIDE, in_passes, spread_evenly
 from tokenmill.dataset.streams import Stream
-from tokenmill.errors import UsageError
+from tokenmill.errors import UsageError, VerificationError
 from tokenmill.inputs.batch import BadRow, Batch
 from tokenmill.inputs.segments import cut_rule
 from tokenmill.inputs.source import Source
@@ -64,14 +64,19 @@ class MemoryStream(Stream):
     """A stream that holds its documents in memory, each with the row it comes from."""
 
     def __init__(
-        self, documents: list[tuple[int, list[int]]], name: str = "train", val: int = 0
+        self,
+        documents: list[tuple[int, list[int]]],
+        name: str = "train",
+        val: int = 0,
+        shuffled: bool = False,
     ) -> None:
         """`val`: so many documents at the beginning are the validation split."""
-        self.name = name
+        self.name, self.shuffled, self.source_names = name, shuffled, [SOURCE.name]
         self.stored = np.array([i for _, ids in documents for i in ids], np.uint16)
         self.ends = np.cumsum([len(ids) for _, ids in documents], dtype=np.uint64)
         self.runs = np.array([[i, 0, row] for i, (row, _) in enumerate(documents)], np.uint64)
         self.runs = self.runs.reshape(-1, 3)
+        self.rows = np.argsort(self.runs[:, 2], kind="stable").astype(np.uint64)
         self.documents, self.tokens = len(documents), len(self.stored)
         border = int(self.ends[val - 1]) if val else 0
         parts = [("val", 0, border)] if val else []
@@ -82,6 +87,12 @@ class MemoryStream(Stream):
             )
             for split, first, tokens in parts
         ]
+
+    def _index(self, kind: str) -> Any:
+        return {"ends": self.ends, "runs": self.runs.reshape(-1), "rows": self.rows}[kind]
+
+    def _block(self, kind: str, first: int, stop: int) -> Any:
+        return self._index(kind)[first:stop].astype(np.int64)
 
     def read(self, start: int, stop: int) -> np.ndarray:
         return self.stored[start:stop]
@@ -110,6 +121,10 @@ def compare(
     comparison = BatchComparison(settings(**changes), list(streams), encode, DECODER)
     chosen = np.ones(len(batch.rows), bool)
     return list(comparison.problems(SOURCE, batch, chosen, counts or ComparedCounts()))
+
+
+def shuffled_texts() -> list[tuple[int, list[int]]]:
+    return [stored_texts()[i] for i in (3, 0, 4, 2, 1)]
 
 
 # --- what is right ---------------------------------------------------------------------------
@@ -352,3 +367,81 @@ def test_units_become_segments_or_contradict_themselves(
         assert tasks == [SegmentTask(0, 0, 0, 3), SegmentTask(0, 1, 3, 4), SegmentTask(1, 0, 0, 4)]
     with pytest.raises(UsageError, match="cut by another rule"):
         read_tasks(FolderStore(tmp_path), _manifest(rows, [1]))
+
+
+# --- shuffled --------------------------------------------------------------------------------
+
+
+def test_a_shuffled_stream_has_no_problem_and_its_counts_come_out() -> None:
+    counts = ComparedCounts()
+    stream = MemoryStream(shuffled_texts(), shuffled=True)
+    assert list(stream.faults()) == []
+    assert compare([stream], counts=counts) == []
+    assert (counts.rows, counts.documents, counts.tokens) == (5, 5, sum(map(len, TEXTS)) + 5)
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_a_token_of_a_shuffled_stream_is_named_by_its_document_and_row(at: int) -> None:
+    texts = shuffled_texts()
+    row, ids = texts[at]
+    texts[at] = row, [ids[0] ^ 1, *ids[1:]]
+    (problem,) = compare([MemoryStream(texts, shuffled=True)])
+    assert (problem.kind, problem.document, problem.row) == ("token", at, row)
+    assert (problem.token, problem.found, problem.expected) == (0, ids[0] ^ 1, ids[0])
+
+
+@pytest.mark.parametrize(("first", "second"), [*combinations(range(5), 2)])
+def test_two_documents_of_a_shuffled_stream_that_changed_places_are_found(
+    first: int, second: int
+) -> None:
+    texts = shuffled_texts()
+    (row, ids), (other_row, other) = texts[first], texts[second]
+    texts[first], texts[second] = (row, other), (other_row, ids)
+    problems = compare([MemoryStream(texts, shuffled=True)])
+    assert {(p.kind, p.document) for p in problems} == {("token", first), ("token", second)}
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_a_document_that_a_shuffled_stream_lacks_is_found(at: int) -> None:
+    texts = shuffled_texts()
+    row, _ = texts.pop(at)
+    problems = compare([MemoryStream(texts, shuffled=True)])
+    assert [(p.kind, p.row) for p in problems] == [("row", row)]
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_a_document_that_a_shuffled_stream_has_twice_is_found(at: int) -> None:
+    texts = shuffled_texts()
+    with pytest.raises(VerificationError, match="are not in the order of their rows"):
+        compare([MemoryStream([*texts, texts[at]], shuffled=True)])
+
+
+@pytest.mark.parametrize(
+    ("rows", "fault"),
+    [
+        ([1, 4, 3, 0, 9], "rows: names document 9 of 5"),
+        ([1, 4, 3, 0], "rows: 4 entries for 5 documents"),
+        ([], "rows: 0 entries for 5 documents"),
+    ],
+)
+def test_a_table_of_rows_that_cannot_be_is_a_fault(rows: list[int], fault: str) -> None:
+    stream = MemoryStream(shuffled_texts(), shuffled=True)
+    stream.rows = np.array(rows, np.uint64)
+    assert list(stream.faults()) == [f"index/train.{fault}"]
+
+
+@pytest.mark.parametrize("wrong", [(4, 1, 3, 0, 2), (1, 4, 3, 2, 0), (1, 1, 3, 0, 2)])
+def test_a_table_of_rows_out_of_order_is_found(wrong: tuple[int, ...]) -> None:
+    stream = MemoryStream(shuffled_texts(), shuffled=True)
+    stream.rows = np.array(wrong, np.uint64)
+    assert list(stream.faults()) == []  # each document is there
+    with pytest.raises(VerificationError, match="are not in the order of their rows"):
+        compare([stream])
+
+
+def test_runs_of_a_shuffled_stream_are_one_for_each_document() -> None:
+    stream = MemoryStream(shuffled_texts(), shuffled=True)
+    stream.runs[2, 0] = 3
+    assert list(stream.faults()) == ["index/train.runs: documents are not numbered in order"]
+    stream.runs[2, :2] = 2, 1
+    assert list(stream.faults()) == ["index/train.runs: names a source that is not there"]

@@ -12,18 +12,19 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tokenmill.dataset.deep.key_order import KeyOrder, order_problems
 from tokenmill.dataset.deep.origins import Problem, SegmentTask, quarantined_rows, read_again
 from tokenmill.dataset.loader import Dataset
 from tokenmill.dataset.streams import Stream
 from tokenmill.dataset.verification import Report
-from tokenmill.errors import TokenmillError
+from tokenmill.errors import TokenmillError, VerificationError
 from tokenmill.formats.base import Array
 from tokenmill.inputs.batch import Batch, set_aside
 from tokenmill.inputs.kinds import refuse_changed, segments_of
@@ -37,12 +38,15 @@ from tokenmill.tokenizer.encoders.exact import ExactEncoder
 from tokenmill.tokenizer.encoders.fast import U32
 from tokenmill.tokenizer.encoders.reference import ReferenceEncoderError
 from tokenmill.tokens.counts import Counts
-from tokenmill.tokens.splits import document_hash
+from tokenmill.tokens.order import document_keys, held_out_of
+from tokenmill.tokens.splits import U64
 
 MAX_PROBLEMS = 20
 MAX_THREADS = 16
 CACHED_SOURCES = 64  # whose segments are kept: their tasks come in any order
-COUNTED = ("rows", "documents", "dropped", "quarantined", "empty", "tokens", "text_bytes")
+COUNTED = (
+    "rows", "documents", "dropped", "quarantined", "not_chosen", "empty", "tokens", "text_bytes",
+)  # fmt: skip
 
 Mask = npt.NDArray[np.bool_]
 
@@ -93,6 +97,7 @@ class BatchComparison(NamedTuple):
     streams: list[Stream]
     encode: Callable[[bytes], U32]
     decoder: Decoder
+    orders: Sequence[KeyOrder] = ()  # of a shuffled dataset: one for each stream
 
     def problems(
         self, source: Source, batch: Batch, chosen: Mask, counts: ComparedCounts
@@ -106,6 +111,10 @@ class BatchComparison(NamedTuple):
             stop_row = batch.first_row + batch.row_count
             documents, stored = stream.documents_of(source.number, batch.first_row, stop_row)
             expected = self._expected(source, batch, number, stored, counts)
+            if self.orders:
+                here = np.isin(batch.rows, stored)
+                places = documents[np.searchsorted(stored, batch.rows[here])]
+                self.orders[number].note(places, self._keys(source, batch, here))
             yield from row_problems(source.name, stream, documents, stored, batch.rows[expected])
             there = expected[chosen[expected] & np.isin(batch.rows[expected], stored)]
             mine = documents[np.searchsorted(stored, batch.rows[there])]
@@ -120,8 +129,7 @@ class BatchComparison(NamedTuple):
             if self.settings.val.kind == "split":
                 validation = np.full(len(mask), source.split == "val")
             else:
-                hashes = document_hash(self.settings.seed, source.number, batch.positions)
-                validation = hashes < np.uint64(self.settings.val.threshold)
+                validation = held_out_of(self.settings, source, batch.positions)
             mask = validation if stream else ~validation
         if self.settings.drops:
             least = max(self.settings.min_tokens, int(self.settings.drop_empty))
@@ -132,7 +140,19 @@ class BatchComparison(NamedTuple):
                     mask[index] = False
                     counts.dropped += 1
                     counts.empty += length == 0
+        if self.orders and self.settings.limited:
+            left = mask & ~np.isin(batch.rows, stored)
+            self.orders[stream].note_left(
+                source.name, batch.rows[left], self._keys(source, batch, left)
+            )
+            counts.not_chosen += int(left.sum())
+            texts = (batch.texts.document(int(index)) for index in np.flatnonzero(left))
+            counts.empty += sum(len(self.encode(text)) == 0 for text in texts if not text.strip())
+            mask &= ~left
         return np.flatnonzero(mask)
+
+    def _keys(self, source: Source, batch: Batch, which: Mask) -> U64:
+        return document_keys(self.settings.seed, source, batch.positions[which])
 
     def _token_problems(
         self,
@@ -146,11 +166,15 @@ class BatchComparison(NamedTuple):
         """Documents of a batch, by index, against documents of a stream, by number."""
         if len(documents) == 0:
             return
-        begin, end = stream.span(int(documents[0]))[0], stream.span(int(documents[-1]))[1]
+        order = np.argsort(documents)  # files are opened once each, also of a shuffled dataset
+        indexes, documents = indexes[order], documents[order]
+        starts, stops = stream.spans(documents)
+        begin, end = int(starts[0]), int(stops[-1])
         near = documents[-1] - documents[0] < 4 * len(documents)
         tokens = stream.read(begin, end) if near else None  # one read instead of many
-        for index, document in zip(indexes.tolist(), documents.tolist(), strict=True):
-            start, stop = stream.span(document)
+        for index, document, start, stop in zip(
+            indexes.tolist(), documents.tolist(), starts.tolist(), stops.tolist(), strict=True
+        ):
             stored = (
                 stream.read(start, stop) if tokens is None else tokens[start - begin : stop - begin]
             )
@@ -245,7 +269,8 @@ class Comparison:
         self.encoder = ExactEncoder(encoding, "reference")
         _ = self.encoder.reference  # opened here, once, before threads ask for it
         decoder = open_decoder(encoding, self.settings)
-        self.batches = BatchComparison(self.settings, streams, self._ids, decoder)
+        self.orders = [KeyOrder(one) for one in streams if self.settings.shuffle]
+        self.batches = BatchComparison(self.settings, streams, self._ids, decoder, self.orders)
         self.quarantined = quarantined_rows(dataset.store, self.manifest)
         self.fatal: dict[str, dict[int, str]] = {}  # rows that ended a worker, by source
         self.damaged = {r["source"] for r in self.manifest.set_aside if "rows" in r}
@@ -300,7 +325,8 @@ class Comparison:
                 try:
                     self._compare_segment(source, work)
                 except TokenmillError as error:
-                    self.problems.append(Problem(error.message, "source", source.name))
+                    kind = "index" if isinstance(error, VerificationError) else "source"
+                    self.problems.append(Problem(error.message, kind, source.name))
         except BaseException as error:
             self._failure = error
 
@@ -362,6 +388,7 @@ class Comparison:
         documents = sum(counts.documents for counts in self.counts)
         rows = sum(self.rows_seen.values())
         complete = documents == totals["documents"] and rows == totals["rows"]
+        self.problems += order_problems(self.orders)
         if mode == "all" and len(self.problems) < MAX_PROBLEMS:
             self.problems += self._count_problems()
         stopped = ""
@@ -392,7 +419,11 @@ class Comparison:
         """Every row read again: the manifest's counts must come out, source by source."""
         for number, field in itertools.product(self.sources, COUNTED):
             entry = self.manifest.sources[number]
-            name, told, counted = entry["name"], entry[field], getattr(self.counts[number], field)
+            name, told, counted = (
+                entry["name"],
+                entry.get(field, 0),
+                getattr(self.counts[number], field),
+            )
             if told != counted:
                 message = f"{name}: the manifest says {told} {field}, its rows give {counted}"
                 yield Problem(message, "count", name, expected=counted, found=told)

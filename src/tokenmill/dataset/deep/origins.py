@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -43,7 +44,7 @@ class Problem(msgspec.Struct, frozen=True):
     """What differs, in words and in fields; -1 and '' where a field does not apply."""
 
     message: str
-    kind: str  # file, source, index, border, row, quarantine, token, count
+    kind: str  # file, source, index, border, row, quarantine, token, order, count
     source: str = ""
     row: int = -1
     split: str = ""
@@ -91,7 +92,7 @@ def find_origins(
         raise InputError(told, hint=hint)
     with ThreadPoolExecutor(max_workers=4) as pool:
         check = functools.partial(_source_or_fault, dataset.settings.reading)
-        found = list(pool.map(check, itertools.count(), entries, paths))
+        found = list(pool.map(check, itertools.count(), _twins(entries), entries, paths))
     sources = {source.number: source for source in found if isinstance(source, Source)}
     names = [entry["name"] for entry in entries]
     faults = [(name, one) for name, one in zip(names, found, strict=True) if isinstance(one, str)]
@@ -104,6 +105,14 @@ def _removed_copy(path: str) -> str:
     if folder == cache_folder() / "datasets":
         return "a `datasets.Dataset` that is not what is on disk (filtered, or in memory)"
     return "standard input" if folder == cache_folder() / "stdin" else ""
+
+
+def _twins(entries: list[dict[str, Any]]) -> Iterator[int]:
+    """Each source's number among those of the same content."""
+    seen = Counter[str]()
+    for entry in entries:
+        yield seen[entry["fingerprint"]]
+        seen[entry["fingerprint"]] += 1
 
 
 def _path_of(
@@ -129,7 +138,7 @@ def _path_of(
 
 
 def _source_or_fault(
-    reading: Reading, number: int, entry: dict[str, Any], path: str
+    reading: Reading, number: int, twin: int, entry: dict[str, Any], path: str
 ) -> Source | str:
     """The source as it was, or what is wrong with it."""
     name, fingerprint, size = entry["name"], entry["fingerprint"], os.stat(path).st_size
@@ -149,14 +158,14 @@ def _source_or_fault(
         return f"cannot be read any more: {error.message}"
     if not is_url(name) and source.fingerprint != fingerprint:
         return "changed since the dataset was made (same size, other content)"
-    changes = {"number": number, "name": name, "fingerprint": fingerprint}
+    changes = {"number": number, "name": name, "fingerprint": fingerprint, "twin": twin}
     return msgspec.structs.replace(source, **changes, split=entry.get("split", ""))
 
 
 def read_tasks(store: Store, manifest: Manifest) -> tuple[list[SegmentTask], list[Problem]]:
     """The segments of every source, from index/units; and where they do not fit together."""
     ours = cut_rule()
-    if manifest.plan["cut_rule"] != ours:
+    if manifest.plan["cut_rule"][: len(ours)] != ours:  # of a shuffled one, its ranges follow
         raise UsageError(
             f"{store.where()}: its sources were cut by another rule ({manifest.plan['cut_rule']}, "
             f"here {ours})",

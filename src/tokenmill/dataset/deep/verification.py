@@ -60,16 +60,16 @@ def verify_deep(
             f"{dataset.store.where()}: was imported from token files, so its text is not known",
             hint="`tokenmill verify` without --deep compares its bytes",
         )
-    if settings.shuffle:
+    if settings.mixture is not None:
         raise UsageError(
-            f"{dataset.store.where()}: is shuffled, and --deep cannot compare such a dataset yet",
+            f"{dataset.store.where()}: is a mixture, and --deep cannot compare such a dataset yet",
             hint="`tokenmill verify` without --deep compares its bytes",
         )
     encoding = encoding_of(settings, read_run(dataset.store), tokenizer)
     sources, problems = find_origins(dataset, source_root)
     streams = open_streams(dataset)
     tasks, found = read_tasks(dataset.store, manifest)
-    found += _index_problems(streams)
+    found += _index_problems(streams, manifest.counts["documents"])
     comparison = Comparison(dataset, encoding, sources, streams, problems + found)
     if wanted >= manifest.counts["documents"]:
         mode = "all"
@@ -96,7 +96,10 @@ def _parse_sample(sample: str | int | None) -> tuple[str, int]:
     return "sample", number
 
 
-def _index_problems(streams: list[Stream]) -> Iterator[Problem]:
+def _index_problems(streams: list[Stream], documents: int) -> Iterator[Problem]:
+    if (there := sum(stream.documents for stream in streams)) != documents:
+        message = f"index: has {there} documents, the manifest says {documents}"
+        yield Problem(message, "index")
     for stream in streams:
         contradictions = list(stream.faults())
         yield from (Problem(message, "index") for message in contradictions)
