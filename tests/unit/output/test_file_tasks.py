@@ -27,6 +27,7 @@ from tokenmill.output import commit as committing
 from tokenmill.output import editions, file_maker, file_tasks
 from tokenmill.output.file_maker import FileMaker, FileTask
 from tokenmill.output.file_tasks import FileWorker, range_of, tasks_of
+from tokenmill.output.files import OutputFiles
 from tokenmill.output.workspace import Workspace
 from tokenmill.planning.options import Options, plan_settings
 from tokenmill.tokens.reframe import ReframedStream
@@ -244,3 +245,33 @@ def test_a_document_too_large_for_memory_is_refused_with_the_memory_it_takes(
     assert result.run["units_encoded"] == 0
     with pytest.raises(TooLargeError, match=told):
         tokenmill.export(tmp_path / "o", tmp_path / "e", format=format, memory="650MB", workers=0)
+
+
+def test_a_file_that_a_worker_made_is_synced_with_its_name_before_it_is_told(
+    given_input: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the log would note a file whose name a power cut may take away."""
+    steps: list[str] = []
+    sync, sync_names, make = OutputFiles.sync, OutputFiles.sync_names, FileWorker.make
+
+    def noted_sync(self: OutputFiles, name: str) -> None:
+        steps.append(f"sync {name}")
+        sync(self, name)
+
+    def noted_names(self: OutputFiles, folder: str) -> None:
+        steps.append("names")
+        sync_names(self, folder)
+
+    def noted_make(self: FileWorker, task: FileTask, on_piece: Any) -> Any:
+        steps.clear()
+        made = make(self, task, on_piece)
+        told.append(steps == [f"sync {task.working}", "names"])
+        return made
+
+    told: list[bool] = []
+    monkeypatch.setattr(OutputFiles, "sync", noted_sync)
+    monkeypatch.setattr(OutputFiles, "sync_names", noted_names)
+    monkeypatch.setattr(FileWorker, "make", noted_make)
+    tokenmill.prepare(given_input, tmp_path / "out", format="mds", **SETTINGS)
+    assert told
+    assert all(told)
