@@ -314,6 +314,8 @@ HARMLESS = ("moved", "given as a folder", "touched")
 
 
 def shown(value: Any) -> str:
+    if value is None:
+        return "not set"
     if isinstance(value, dict):
         return str(msgspec.convert(value, Val))
     if isinstance(value, list | tuple):
