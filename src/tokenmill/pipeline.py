@@ -53,7 +53,7 @@ from tokenmill.system.store import ObjectStore, Place, place_name
 from tokenmill.tokens.counts import State
 
 if TYPE_CHECKING:
-    from tokenmill.planning.estimate import Estimate, FinishedWork
+    from tokenmill.planning.estimate import Estimate
 
 DOWNLOAD_TICK_SECONDS = 0.1
 NOTHING_FINISHED = "no part of the work was finished yet"
@@ -278,6 +278,7 @@ def forecast(
     inputs: Any, output: str | os.PathLike[str], options: dict[str, Any], *, probe: bool = True
 ) -> tuple[Proposal, Estimate]:
     """For `plan`: the plan and what it would take. Writes nothing."""
+    from tokenmill.dataset.status import finished_work
     from tokenmill.planning.estimate import FinishedWork, make_estimate
 
     wanted = make_options(options)
@@ -286,30 +287,11 @@ def forecast(
     done = FinishedWork()
     if not prepared.run.overwrite:
         refuse_output(prepared.plan, Workspace(output))
-        done = _finished_work(output)
+        done = finished_work(output)
     prepared = with_reuse(with_needs(prepared))
     minimum = None if least is None else parse_count(least, what="--min-shard-tokens")
     estimate = make_estimate(prepared, probe=probe, min_shard_tokens=minimum, done=done)
     return prepared, estimate
-
-
-def _finished_work(output: str | os.PathLike[str]) -> FinishedWork:
-    """What `prepare` with the same arguments would not do again."""
-    from tokenmill.dataset.status import status
-    from tokenmill.planning.estimate import FinishedWork
-
-    workspace = Workspace(output)
-    has_dataset = workspace.has(workspace.manifest)
-    if not has_dataset and not workspace.has(workspace.plan):
-        return FinishedWork()
-    found = status(output)
-    share = found.input_bytes_done / max(1, found.input_bytes)
-    return FinishedWork(
-        documents=found.counts.get("documents", 0),
-        tokens=found.counts.get("tokens", 0),
-        input_share=1.0 if has_dataset else min(max(share, 0.0), 1.0),
-        written_bytes=workspace.bytes_begun(),
-    )
 
 
 def _survey(

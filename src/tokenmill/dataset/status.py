@@ -18,6 +18,7 @@ from tokenmill.output.journal import UnitRecord, read_journal
 from tokenmill.output.manifest import Manifest
 from tokenmill.output.recovery import bound_plan
 from tokenmill.output.workspace import JOURNAL, LOCK, WORK, Workspace
+from tokenmill.planning.estimate import FinishedWork
 from tokenmill.planning.plan import fingerprint_of, without_amounts
 from tokenmill.settings import PlanSettings
 from tokenmill.system.lock import holder_of
@@ -162,3 +163,19 @@ def _bytes_done(
             return -1
         done += sum(one.size for one in segments if (number, one.number) in complete)
     return done
+
+
+def finished_work(output: str | os.PathLike[str]) -> FinishedWork:
+    """What `prepare` with the same arguments would not do again."""
+    workspace = Workspace(output)
+    has_dataset = workspace.has(workspace.manifest)
+    if not has_dataset and not workspace.has(workspace.plan):
+        return FinishedWork()
+    found = status(output)
+    share = found.input_bytes_done / max(1, found.input_bytes)
+    return FinishedWork(
+        documents=found.counts.get("documents", 0),
+        tokens=found.counts.get("tokens", 0),
+        input_share=1.0 if has_dataset else min(max(share, 0.0), 1.0),
+        written_bytes=workspace.bytes_begun(),
+    )

@@ -108,9 +108,8 @@ def make_estimate(
     done: FinishedWork = FinishedWork(),  # noqa: B008
 ) -> Estimate:
     """Look at the inputs once more, for about `probe_seconds`. Writes nothing."""
-    plan = prepared.plan
+    plan, sample = prepared.plan, Sample()  # nothing measured
     here = _at_hand(plan)
-    sample = Sample()  # nothing measured
     if not here.sources:
         sample = typical_sample(plan)
     elif probe:
@@ -142,7 +141,6 @@ def make_estimate(
     cores = min(max(1, prepared.run.workers), available_cores())
     left = int(totals.text_bytes * (1 - done.input_share))
     seconds, notes = run_seconds(plan, sample, cores, left)
-    warnings += notes
     # Of the same documents: tokens may be counted exactly where the text is only sampled.
     probed = scale(plan, sample, None)
     known = probed.tokens > 0 and probed.text_bytes > 0
@@ -157,7 +155,7 @@ def make_estimate(
         speed=round(sample.speed),
         probe_seconds=round(sample.seconds, 2),
         probe_bytes=sample.all.text_bytes,
-        warnings=warnings,
+        warnings=warnings + notes,
         done=done,
         mixture=rows,
     )
