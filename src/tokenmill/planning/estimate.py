@@ -470,7 +470,10 @@ def disk_bytes(plan: Plan, totals: Totals, files: list[SplitFiles]) -> int:
         beside = SIDECAR_BYTES * totals.documents if fmt.keeps_documents else 0
         size += totals.tokens * itemsize(layout) + count * fmt.header_bytes(layout) + beside
     if settings.shuffle:  # until the commit: the documents of all rows, sorted; and a larger index
-        whole = max(1.0, totals.rows / max(1, totals.documents)) if settings.limited else 1.0
+        whole = (
+            totals.rows / max(1, totals.documents) if settings.limited or settings.mixture else 1
+        )
+        whole = max(1.0, whole) + bool(settings.mixture)  # what it takes is written once more
         size += whole * (totals.tokens * itemsize(settings.first) + 32 * totals.documents)
         size += 32 * totals.documents
     return int(size)

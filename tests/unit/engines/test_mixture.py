@@ -254,6 +254,9 @@ def test_plan_shows_the_table_and_warns_where_it_cannot_be_met(
     assert [row.source for row in rows] == NAMES
     assert sum(row.taken_tokens for row in rows) == pytest.approx(60_000, rel=0.01)
     assert "(estimated)" in str(report)
+    # Two bytes a token: most of what is encoded, what is taken, and the dataset.
+    encoded = sum(row.there_tokens for row in rows)
+    assert report.estimate.disk_bytes > 2 * (encoded / 2 + 2 * 60_000)
     (folder / "much.toml").write_text(MIX.replace("60_000", "900_000"))
     report = tokenmill.plan(
         (), tmp_path / "o", mix=folder / "much.toml", shuffle=True, val=HELD, quiet=True
