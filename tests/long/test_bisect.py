@@ -133,13 +133,15 @@ def test_a_row_that_was_a_suspect_once_and_did_no_harm_again_is_written(
     log = tmp_path / "log"
     right = UnitWorker.encode_batch
 
-    def encode_batch(self: UnitWorker, source: object, batch: object, packer: object) -> int:
+    def encode_batch(
+        self: UnitWorker, source: object, batch: object, packer: object, *known: object
+    ) -> int:
         content = batch.texts.used().tobytes()  # type: ignore[attr-defined]
         deaths = len(log.read_text()) if log.exists() else 0
         if b"in row 710" in content and deaths < 3:
             log.write_text("x" * (deaths + 1))
             os._exit(9)
-        return right(self, source, batch, packer)  # type: ignore[arg-type]
+        return right(self, source, batch, packer, *known)  # type: ignore[arg-type]
 
     monkeypatch.setattr(UnitWorker, "encode_batch", encode_batch)
     options = {"workers": 2, "start_method": "fork", "on_bad_row": "quarantine"}
@@ -167,13 +169,15 @@ def test_workers_killed_from_outside_convict_no_row(
     options = {"workers": 2, "start_method": "fork", "on_bad_row": "quarantine"}
 
     def hit(times: int) -> object:
-        def encode_batch(self: UnitWorker, source: object, batch: object, packer: object) -> int:
+        def encode_batch(
+            self: UnitWorker, source: object, batch: object, packer: object, *known: object
+        ) -> int:
             content = batch.texts.used().tobytes()  # type: ignore[attr-defined]
             seen = len(log.read_text()) if log.exists() else 0
             if b"in row 710" in content and seen < times:
                 log.write_text("x" * (seen + 1))
                 os.kill(os.getpid(), number)
-            return right(self, source, batch, packer)  # type: ignore[arg-type]
+            return right(self, source, batch, packer, *known)  # type: ignore[arg-type]
 
         return encode_batch
 
@@ -253,13 +257,13 @@ PLANTED = """
 import os, time
 from tokenmill.engines.unit import UnitWorker
 right = UnitWorker.encode_batch
-def encode_batch(self, source, batch, packer):
+def encode_batch(self, source, batch, packer, *known):
     if b"<<MARKER>>" in batch.texts.used().tobytes():
         with open(os.environ["DEATHS"], "ab") as file:
             file.write(b"x" if batch.texts.documents > 1 else b"1")
         time.sleep(float(os.environ["DELAY"]))
         os._exit(3)
-    return right(self, source, batch, packer)
+    return right(self, source, batch, packer, *known)
 UnitWorker.encode_batch = encode_batch
 """
 
@@ -333,10 +337,12 @@ def test_a_durable_unit_is_not_done_again_and_a_damaged_one_needs_no_second_hunt
         tokenmill.prepare(faulty, tmp_path / "a", **options)
     right = UnitWorker.encode_batch
 
-    def encode_batch(self: UnitWorker, source: object, batch: object, packer: object) -> int:
+    def encode_batch(
+        self: UnitWorker, source: object, batch: object, packer: object, *known: object
+    ) -> int:
         if b"document 4900 " in batch.texts.used().tobytes():  # type: ignore[attr-defined]
             raise TokenmillError("enough")
-        return right(self, source, batch, packer)  # type: ignore[arg-type]
+        return right(self, source, batch, packer, *known)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
         patch.setattr(UnitWorker, "encode_batch", encode_batch)

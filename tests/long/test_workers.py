@@ -35,11 +35,13 @@ def test_units_that_wait_for_their_place_are_spilled_and_come_out_the_same(
     right, spill = UnitWorker.encode_batch, EncodedUnit.spill
     slow, spilled = tmp_path / "slow", tmp_path / "spilled"
 
-    def encode_batch(self: UnitWorker, source: object, batch: object, packer: object) -> int:
+    def encode_batch(
+        self: UnitWorker, source: object, batch: object, packer: object, *known: object
+    ) -> int:
         if not slow.exists():
             slow.write_text("x")
             time.sleep(3)
-        return right(self, source, batch, packer)  # type: ignore[arg-type]
+        return right(self, source, batch, packer, *known)  # type: ignore[arg-type]
 
     def noted(self: EncodedUnit, path: Path) -> None:
         spilled.write_text("x")

@@ -106,7 +106,7 @@ def test_a_signal_in_the_commit_is_for_the_caller_when_all_is_done(
 def test_a_signal_while_pieces_are_checked_stops_the_check(
     inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tokenmill.output import recovery as job
+    from tokenmill.output import workspace as job
 
     def fails(*_: object, **__: object) -> object:
         raise RuntimeError("killed")

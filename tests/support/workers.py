@@ -30,10 +30,12 @@ def plant(monkeypatch: pytest.MonkeyPatch, fault: Callable[[], None]) -> None:
     """Let every worker fail that meets the marker."""
     right = UnitWorker.encode_batch
 
-    def encode_batch(self: UnitWorker, source: object, batch: object, packer: object) -> int:
+    def encode_batch(
+        self: UnitWorker, source: object, batch: object, packer: object, *known: object
+    ) -> int:
         if b"MARKER" in batch.texts.used().tobytes():  # type: ignore[attr-defined]
             fault()
-        return right(self, source, batch, packer)  # type: ignore[arg-type]
+        return right(self, source, batch, packer, *known)  # type: ignore[arg-type]
 
     monkeypatch.setattr(UnitWorker, "encode_batch", encode_batch)
 
