@@ -35,6 +35,8 @@ def open_streams(dataset: Dataset) -> list[Stream]:
 
 
 class Stream:
+    repeats = False  # a mixture may take a row several times
+
     def __init__(self, dataset: Dataset, name: str) -> None:
         self.name, self.dataset = name, dataset
         self.settings, self.layout = dataset.settings, dataset.layout
@@ -52,6 +54,7 @@ class Stream:
         self.runs = self._index("runs").reshape(-1, 3)
         self.documents = len(self.ends)
         self.shuffled = self.settings.shuffle
+        self.repeats = self.settings.mixture is not None
 
     def _index(self, kind: str) -> Array:
         name = f"{self.name}.{kind}"
@@ -130,7 +133,7 @@ class Stream:
         origins = self._taken("runs", documents, 3)
         rows = origins[:, 2]
         inside = (origins[:, 1] == source) & (rows >= first) & (rows < stop)
-        least = 1 if self.settings.mixture is None else 0  # a mixture may take a row again
+        least = 0 if self.repeats else 1
         if not inside.all() or (np.diff(rows) < least).any():
             at = f"entries {low} to {high - 1}"
             raise damaged(f"index/{self.name}.rows", f"{at} are not in the order of their rows")

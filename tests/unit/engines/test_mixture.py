@@ -124,6 +124,20 @@ def test_rows_add_up_in_every_source_and_copies_are_counted_apart(
     assert manifest.counts["tokens"] == sum(split.tokens for split in manifest.splits)
 
 
+def test_every_row_of_a_mixture_is_found_with_its_copies(folder: Path, tmp_path: Path) -> None:
+    manifest = prepare(folder, tmp_path / "o").manifest
+    train = mixed.origins(tmp_path / "o", "train")
+    for source in manifest.sources[:2]:
+        name = source["name"]
+        for row in range(source["rows"]):
+            view = tokenmill.inspect_row(tmp_path / "o", source=name, row=row)
+            copies = [one for one in view.documents if one.split == "train"]
+            assert len(copies) == train.count((name, row))
+            assert view.state == ("written" if view.documents else "not chosen")
+    with pytest.raises(UsageError, match="is a mixture, and verify_deep"):
+        tokenmill.verify_deep(tmp_path / "o")
+
+
 def test_documents_can_be_what_weights_count(folder: Path, tmp_path: Path) -> None:
     (folder / "documents.toml").write_text(
         "unit = 'documents'\ndocuments = 200\n"

@@ -13,7 +13,6 @@ from support import shuffled
 from support.inputs import sample_texts, write_jsonl, write_parquet
 
 import tokenmill
-from tokenmill.errors import UsageError
 from tokenmill.inputs import segments
 
 SEED = 5
@@ -252,12 +251,6 @@ def test_a_shuffle_is_part_of_the_plan(files: dict[str, Path], tmp_path: Path) -
     assert "shuffle" not in plain_plan["settings"]
     with pytest.raises(tokenmill.errors.RefusedError, match="shuffle: True -> not set"):
         prepare(files, tmp_path / "o", shuffle=False)
-
-
-def test_deep_verification_says_that_it_cannot(files: dict[str, Path], tmp_path: Path) -> None:
-    prepare(files, tmp_path / "o")
-    with pytest.raises(UsageError, match="shuffled"):
-        tokenmill.verify_deep(tmp_path / "o")
 
 
 def test_only_empty_documents(tmp_path: Path) -> None:
