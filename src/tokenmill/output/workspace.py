@@ -254,18 +254,6 @@ class Workspace(WorkArea):
             for p in record.pieces
         )
 
-    def put_stopped(self, message: str, hint: str) -> None:
-        """Why this run stopped. It is a note for people: where it cannot be written, none is."""
-        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        content = {"message": message, "hint": hint, "when": when}
-        with contextlib.suppress(OSError, StorageError):
-            self.store.write_whole(self.stopped, msgspec.json.encode(content))
-
-    def forget_stopped(self) -> None:
-        """A new run has begun: how the last one stopped says nothing any more."""
-        if self.has(self.stopped):
-            self.store.remove(self.stopped)
-
     def put_cut(self, number: int, content: bytes) -> None:
         self.store.make_folder(CUTS)
         self.store.write_whole(f"{CUTS}/{number}", content)
