@@ -43,7 +43,7 @@ $(VENV)/.installed-bench: pyproject.toml | $(VENV)/bin/python
 
 demo: $(VENV)/.installed
 	@rm -rf $(DEMO)
-	$(BIN)/tokenmill prepare 'sample/*.parquet' -o $(DEMO) --val 0.05
+	$(BIN)/tokenmill prepare 'sample/*.parquet' -o $(DEMO) --val 0.05 --shuffle
 	@echo
 	$(BIN)/tokenmill verify $(DEMO)
 

@@ -279,7 +279,8 @@ def forecast(
 ) -> tuple[Proposal, Estimate]:
     """For `plan`: the plan and what it would take. Writes nothing."""
     from tokenmill.dataset.status import finished_work
-    from tokenmill.planning.estimate import FinishedWork, make_estimate
+    from tokenmill.planning.estimate import make_estimate
+    from tokenmill.planning.needs import FinishedWork
 
     wanted = make_options(options)
     least = wanted.min_shard_tokens

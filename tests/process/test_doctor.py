@@ -245,6 +245,8 @@ def test_a_command_that_is_killed_itself_is_explained() -> None:
     assert done.returncode == 137
     assert "the command ended with SIGKILL" in done.stderr
     assert "the command itself: process" in done.stderr
+    as_json = command("doctor", "--why-died", "--json", "--", "sh", "-c", "sleep 0.3; kill -9 $$")
+    assert "SIGKILL" in json.loads(as_json.stdout)["dead"][-1]["how"]
 
 
 def test_datasets_abrupt_death_is_explained(tmp_path: Path) -> None:

@@ -149,10 +149,12 @@ def _beside(settings: PlanSettings) -> str:
 
 def _done_lines(e: Estimate) -> list[str]:
     """Where the output folder holds work of a run before."""
-    if e.done.input_share >= 1 and e.done.documents:
+    if e.done.committed:
         return ["  done    all of it: the dataset is finished, and `prepare` would do nothing"]
     if not e.done.documents:
         return []
+    if e.done.input_share >= 1:
+        return ["  done    all documents are encoded; `prepare` makes the files and commits"]
     return [
         f"  done    {counted(e.done.documents, 'document')}, {counted(e.done.tokens, 'token')} "
         f"({100 * e.done.input_share:.0f} % of the input) by a run that was stopped: `prepare` "

@@ -93,7 +93,8 @@ def _going_on(found: Status, here: str) -> list[str]:
         if not found.command:
             return [f"  go on     with the same call or command of `{found.made_by}`"]
         there = "" if found.folder in ("", here) else f"cd {shlex.quote(found.folder)} && "
-        return ["  go on     with the same command:", f"    {there}{found.command}"]
+        how = "as the hint says; the command was:" if found.stopped.get("hint") else ""
+        return [f"  go on     {how or 'with the same command:'}", f"    {there}{found.command}"]
     if found.state == "removing":
         return ["  go on     with the same command, with or without --overwrite"]
     if found.state == "foreign":

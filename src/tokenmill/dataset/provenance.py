@@ -175,10 +175,14 @@ def _quarantine_reason(dataset: Dataset, name: str, row: int) -> str | None:
     """Why a row is in quarantine.jsonl; None: the row is not."""
     if not any(file.kind == "quarantine" for file in dataset.manifest.files):
         return None
+    dataset.check_size(QUARANTINE)
     decode = msgspec.json.Decoder(_QuarantineRecord).decode
-    for record in map(decode, lines(dataset.store, QUARANTINE)):
-        if record.source == name and record.row <= row < record.row + record.rows:
-            return record.reason
+    try:
+        for record in map(decode, lines(dataset.store, QUARANTINE)):
+            if record.source == name and record.row <= row < record.row + record.rows:
+                return record.reason
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise damaged(dataset.store.where(QUARANTINE), f"cannot be read: {error}") from None
     return None
 
 

@@ -37,7 +37,7 @@ def find_reuse(directory: str, plan: Plan, output: str | os.PathLike[str]) -> Re
     if not found:
         reasons = [f"{name}: {why}" for name, why in others.items()]
         raise _useless(directory, "no source is the same", reasons)
-    taken = [manifest.sources[number] for number in set(found.values())]
+    taken = [manifest.sources[number] for number in found.values()]
     return Reuse(
         directory=directory,
         checksum=manifest.checksum,

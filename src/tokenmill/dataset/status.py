@@ -18,7 +18,7 @@ from tokenmill.output.journal import UnitRecord, read_journal
 from tokenmill.output.manifest import Manifest
 from tokenmill.output.recovery import bound_plan
 from tokenmill.output.workspace import JOURNAL, LOCK, WORK, Workspace
-from tokenmill.planning.estimate import FinishedWork
+from tokenmill.planning.needs import FinishedWork
 from tokenmill.planning.plan import fingerprint_of, without_amounts
 from tokenmill.settings import PlanSettings
 from tokenmill.system.lock import holder_of
@@ -177,5 +177,6 @@ def finished_work(output: str | os.PathLike[str]) -> FinishedWork:
         documents=found.counts.get("documents", 0),
         tokens=found.counts.get("tokens", 0),
         input_share=1.0 if has_dataset else min(max(share, 0.0), 1.0),
+        committed=has_dataset,
         written_bytes=workspace.bytes_begun(),
     )

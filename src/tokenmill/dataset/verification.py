@@ -139,9 +139,10 @@ def encoder_warning(settings: PlanSettings, run: dict[str, Any]) -> str:
 
     `run` is its run.json, which has named the encoder ever since the encoder is proven exact.
     """
-    if "settings" not in run or settings.tokenizer in ENCODINGS:
+    made_with = run.get("settings")
+    if not isinstance(made_with, dict) or settings.tokenizer in ENCODINGS:
         return ""  # imported, without any record; or bundled, which was always right
-    encoder, choice = run.get("encoder"), run["settings"].get("encoder")
+    encoder, choice = run.get("encoder"), made_with.get("encoder")
     if choice == "reference" or (isinstance(encoder, dict) and "name" in encoder):
         return ""
     try:

@@ -244,6 +244,6 @@ def as_dict(found: Postmortem) -> dict[str, Any]:
                 "peak_bytes": one.peak,
                 "memory": one.samples,
             }
-            for one in found.dead
+            for one in [*found.dead, *(found.seen[:1] if (found.code or 0) < 0 else [])]
         ],
     }

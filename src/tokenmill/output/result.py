@@ -104,7 +104,8 @@ def warnings_of_splits(
     minimum = get_format(settings.first.format).min_shard_tokens if asked is None else 0
     for split in mine:
         if not split.tokens < minimum <= settings.first.shard_tokens:  # else it is warned of above
-            short = warning_of_short(settings, split.name, split.tokens)
+            total = sum(split.tokens for split in mine)
+            short = warning_of_short(settings, split.name, split.tokens, total)
             lines += [short] if short else []
     if not any(split.name == "val" for split in mine):
         lines += warnings_of_missing_val(settings)

@@ -69,12 +69,16 @@ def warning_of_empty(plan: Plan, documents: int) -> str:
     )
 
 
-def warning_of_short(settings: PlanSettings, split: str, tokens: int, verb: str = "holds") -> str:
-    """A trainer takes blocks of tokens, and the token after each of them: none fits here."""
+def warning_of_short(
+    settings: PlanSettings, split: str, tokens: int, splits_total: int, verb: str = "holds"
+) -> str:
+    """A trainer takes blocks of tokens, and the token after each of them: none fits here.
+
+    `splits_total`: tokens of all splits; where they are few, no other split helps."""
     if not 0 < tokens <= USUAL_BLOCK:
         return ""
     advice = ""
-    if settings.val.kind not in ("none", "given", "split"):
+    if splits_total > 2 * USUAL_BLOCK and settings.val.kind not in ("none", "given", "split"):
         advice = f"; a {'larger' if split == 'val' else 'smaller'} --val gives it more"
     return warning(
         f"the {split} split {verb} {counted(tokens, 'token')}, and a trainer that takes blocks of "

@@ -29,7 +29,7 @@ from tokenmill.planning.empty_splits import (
 )
 from tokenmill.planning.make import Proposal
 from tokenmill.planning.mixture.table import MixRow, estimated_rows
-from tokenmill.planning.needs import typical_of
+from tokenmill.planning.needs import FinishedWork, typical_of
 from tokenmill.planning.options import WHOLE_TEXT_VAL
 from tokenmill.planning.plan import Plan, same_content
 from tokenmill.planning.sample import (
@@ -73,15 +73,6 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     tokens_exact: bool
     tokens_from: str  # token_count, probe, typical (of such files), '' where nothing is known
-
-
-class FinishedWork(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run that was stopped has left in the output folder."""
-
-    documents: int = 0
-    tokens: int = 0
-    input_share: float = 0.0  # of the bytes of the inputs
-    written_bytes: int = 0
 
 
 class Estimate(Totals, frozen=True, kw_only=True):
@@ -448,7 +439,8 @@ def shard_warnings(
 
 def _short_splits(settings: PlanSettings, files: list[SplitFiles], totals: Totals) -> list[str]:
     verb = "will hold" if totals.tokens_exact else "will hold about"
-    few = (warning_of_short(settings, split.split, split.tokens, verb) for split in files)
+    total = sum(split.tokens for split in files)
+    few = (warning_of_short(settings, split.split, split.tokens, total, verb) for split in files)
     return [line for line in few if line]
 
 

@@ -33,6 +33,16 @@ def typical_of(source: Source) -> tuple[float, float]:
     return size * text, size * tokens
 
 
+class FinishedWork(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run that was stopped has left in the output folder."""
+
+    documents: int = 0
+    tokens: int = 0
+    input_share: float = 0.0  # of the bytes of the inputs
+    committed: bool = False  # the dataset is finished
+    written_bytes: int = 0
+
+
 class Needs(msgspec.Struct, frozen=True, kw_only=True):
     fetch_files: int
     fetch_bytes: int

@@ -52,9 +52,9 @@ class Reuse(msgspec.Struct, frozen=True, kw_only=True):
 def difference_of_texts(old: dict[str, Any], plan: Plan) -> list[str]:
     """Settings that give other ids for the same file; `old`: the plan of an old dataset."""
     before, after = PlanSettings.from_dict(old["settings"]), plan.settings
+    if "cut_rule" not in old:
+        return ["it was imported from token files, so its text is not known"]
     lines = []
-    if not before.text_column:
-        lines.append("it was imported from token files, so its text is not known")
     ours = cut_rule()
     if old["cut_rule"][: len(ours)] != ours:  # what follows is about the order of documents
         lines.append(f"its sources were cut by another rule ({old['cut_rule']})")

@@ -194,6 +194,9 @@ def test_status_says_why_a_job_cannot_be_committed(
     assert "out: unfinished, 100 % of the input is done" in told
     assert "  stopped   the val split is empty: --val 0.0001 leaves it nothing of 20 docu" in told
     assert "--allow-empty-split" in told
+    assert "go on     as the hint says" in told
+    planned = in_process("plan", "a.jsonl", "-o", "out", "--val", "0.0001").stdout
+    assert "all documents are encoded; `prepare` makes the files and commits" in planned
 
 
 def test_a_job_that_was_killed_has_no_error_to_show(words: list[str]) -> None:

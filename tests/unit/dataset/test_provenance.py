@@ -187,3 +187,19 @@ def test_datasets_of_version_0_1_0_say_where_their_rows_went(name: str, tmp_path
             assert view.state in ("written", "quarantined")
             for one in view.documents:
                 assert dataset[one.split].documents.source(one.document) == (entry["name"], row)
+
+
+@pytest.mark.parametrize("damage", ["other bytes", "gone"])
+def test_a_damaged_quarantine_is_called_damaged(tmp_path: Path, damage: str) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", ["one", "two"])
+    path.write_text(path.read_text() + "not JSON\n")
+    options = {"on_bad_row": "quarantine", "val": "none", "workers": 0, "quiet": True}
+    tokenmill.prepare(path, tmp_path / "o", **options)
+    quarantine = tmp_path / "o/quarantine.jsonl"
+    assert tokenmill.inspect_row(tmp_path / "o", source="a.jsonl", row=2).state == "quarantined"
+    if damage == "gone":
+        quarantine.unlink()
+    else:
+        quarantine.write_bytes(b"x" * quarantine.stat().st_size)
+    with pytest.raises(VerificationError, match=r"quarantine\.jsonl"):
+        tokenmill.inspect_row(tmp_path / "o", source="a.jsonl", row=2)

@@ -153,6 +153,17 @@ def test_documents_can_be_what_weights_count(folder: Path, tmp_path: Path) -> No
     assert found == [(names[one.source], one.row) for one in sorted(taken[0] + taken[1])]
 
 
+def test_a_source_that_is_repeated_too_often_is_refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each copy of a unit is a file: a million epochs of one document would be a million files."""
+    with monkeypatch.context() as patch:
+        patch.setattr("tokenmill.engines.order.choosing.MOST_COPIES", 2)
+        with pytest.raises(UsageError, match="3 times, and 2 times is the most"):
+            prepare(folder, tmp_path / "o")
+    assert prepare(folder, tmp_path / "o").manifest
+
+
 def test_without_a_total_the_mixture_is_as_large_as_possible(folder: Path, tmp_path: Path) -> None:
     (folder / "most.toml").write_text(
         "[source.web]\ninputs = ['web-*.parquet']\nweight = 1\n"
@@ -177,7 +188,7 @@ def test_amounts_may_change_where_they_cannot_be_met_and_nothing_is_encoded_twic
     with pytest.raises(UsageError, match="source code: asked 18,000 tokens") as error:
         prepare(folder, tmp_path / "o", "changing.toml")
     assert "max_epochs = " in error.value.hint
-    assert "change the mix.toml, run again" in error.value.hint
+    assert "encodes nothing again" in error.value.hint
     assert not (tmp_path / "o/manifest.json").exists()
     with pytest.raises(UsageError, match="cannot be met"):  # the same again
         prepare(folder, tmp_path / "o", "changing.toml")

@@ -303,9 +303,7 @@ def test_a_large_file_must_have_the_same_time(
     assert "modified since" in error.value.message
 
 
-def test_an_unfinished_or_an_imported_dataset_and_the_output_itself(
-    tmp_path: Path, grown: Grown
-) -> None:
+def test_an_unfinished_dataset_and_the_output_itself(tmp_path: Path, grown: Grown) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", TEXTS[:40])
     grown.make_old([path])
     with pytest.raises(UsageError, match="is the output itself"):
@@ -316,6 +314,17 @@ def test_an_unfinished_or_an_imported_dataset_and_the_output_itself(
     with pytest.raises(UsageError, match="no such folder"):
         prepare([path], grown.new, reuse=tmp_path / "nowhere")
     assert not grown.new.exists()
+
+
+def test_an_imported_dataset_has_no_text_to_compare(tmp_path: Path, grown: Grown) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", TEXTS[:40])
+    prepare([path], tmp_path / "plain")
+    grown.old.mkdir(parents=True)
+    for file in (tmp_path / "plain").glob("*.bin"):
+        (grown.old / file.name).write_bytes(file.read_bytes())
+    tokenmill.adopt(grown.old, format="nanogpt", tokenizer="gpt2")
+    with pytest.raises(RefusedError, match="imported from token files"):
+        prepare([path], grown.new, reuse=grown.old)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ def test_a_short_train_split_is_warned_of_too_and_by_the_plan(tmp_path: Path) ->
     small = write_jsonl(tmp_path / "b.jsonl", ["one two", "three four"])
     planned = tokenmill.plan(small, tmp_path / "p", val="docs:1", quiet=True).warnings
     assert [line.partition(" will ")[0] for line in planned] == ["the val split", "the train split"]
+    assert not any("gives it more" in line for line in planned), "no other split would help"
 
 
 def test_a_shard_that_is_too_short_is_warned_of_once(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tokenmill.engines.run import EncodingRun
 
 BLOCK = 1 << 18  # entries that are read at once: 8 MB
+MOST_COPIES = 1_000  # of a document: each copy of a unit is a file of its own, and a task
 
 
 class ChosenDocuments(msgspec.Struct, frozen=True):
@@ -83,7 +84,10 @@ def _chosen(
     try:
         wanted = budgets(mixture, there)
     except UsageError as error:
-        hint = f"{error.hint}; everything is encoded and kept: change the mix.toml, run again"
+        hint = (
+            f"{error.hint}. With other weights, amounts or max_epochs in the mix.toml, the same "
+            "command goes on and encodes nothing again; other sources or inputs need --overwrite"
+        )
         raise error.advised(hint) from None
     choices = tuple(
         choose(lambda group=group: amounts(group), budget.there, budget.amount)  # type: ignore[misc]
@@ -133,6 +137,13 @@ def _taken(encoded: Counts, train: MixCounts) -> Counts:
 def parts_of(runs: Sequence[UnitId], chosen: ChosenDocuments) -> list[tuple[int, int]]:
     """The runs that documents are taken from: the number of a unit and of a copy. All first
     copies of a source that is taken whole are the unit itself, and not among these."""
+    copies = max((chosen.choice_for(unit).most for unit in runs), default=0)
+    if copies > MOST_COPIES:
+        raise UsageError(
+            f"the mixture takes documents of a source {copies:,} times, and {MOST_COPIES:,} times "
+            "is the most",
+            hint="lower max_epochs, its weight or the total; or repeat the texts in its files",
+        )
     return [
         (number, copy)
         for number, unit in enumerate(runs)

@@ -240,7 +240,7 @@ def _positive(where: str, key: str, value: Any) -> Fraction:
     if value <= 0:
         hint = "leave the source out" if key == "weight" else "1.0: each document at most once"
         raise UsageError(f"{where}: {key} = {value}: must be above 0", hint=hint)
-    if isinstance(value, Decimal) and abs(value.adjusted()) > 18:
+    if abs(Decimal(value).adjusted()) > 18:
         raise UsageError(f"{where}: {key} = {value}: is too large or too small")
     return Fraction(value)
 

@@ -65,6 +65,7 @@ def test_a_pattern_is_not_made_of_the_name_of_the_folder(tmp_path: Path) -> None
         ("weight = nan", "source a: weight: must be a number", ""),
         ("weight = inf", "source a: weight: must be a number", ""),
         ("weight = true", "source a: weight: must be a number", ""),
+        (f"weight = 1{'0' * 20}", f"source a: weight = 1{'0' * 20}: is too large or too small", ""),
         ("weight = 1e400", "source a: weight = 1E+400: is too large or too small", ""),
         ("weight = 'most'", "source a: weight 'most': must be a number or 'rest'", ""),
         ("weight = 'Rest'", "source a: weight 'Rest'", "did you mean 'rest'?"),
