@@ -66,7 +66,8 @@ PHASES: dict[str, tuple[str, str, list[str]]] = {
     "committing": ("tokenmill.system.disk:publish", "time.sleep(0.2)", []),
     "committing, for long": ("tokenmill.system.disk:publish", LONG, []),
 }
-MAY_FINISH = ("committing", "committing, for long", "a worker's sync")
+# The other worker may have done all of the small job by then.
+MAY_FINISH = ("committing", "committing, for long", "a worker's sync", "a worker's birth")
 ALWAYS = ("planning", "encoding inline", "checking pieces", "committing")
 
 
@@ -338,8 +339,10 @@ def check_stopped(
         assert finished(command.output)
     else:
         assert code == (143 if how == "SIGTERM" else 130), f"exit code {code}:\n{said}"
-        line = next((line for line in said.splitlines() if line.startswith("resume with: ")), "")
-        words = shlex.split(line.removeprefix("resume with: "))
+        # Where nothing is done yet, there is nothing to resume.
+        known = ("resume with: ", "run it again with: ")
+        line = next((line for line in said.splitlines() if line.startswith(known)), "")
+        words = shlex.split(line.partition(" with: ")[2])
         assert words[-len(command.arguments) :] == command.arguments, said
         done = subprocess.run(words, check=False, capture_output=True, timeout=120)
         assert done.returncode == 0, done.stderr

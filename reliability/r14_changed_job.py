@@ -78,7 +78,9 @@ PLAN_CHANGES: dict[str, dict[str, Any]] = {
     "text_template": {"text": "{text} {other}"},
     "where": {"where": "other != 'x'"},
     "shuffle": {"shuffle": True},
+    "mixture": {"mix": "mix.toml", "shuffle": True, "val": "0.2"},
 }
+MIX = "[source.all]\ninputs = ['in/a.jsonl', 'in/b.jsonl', 'in/c.txt']\nweight = 1\n"
 OF_COLUMNS = ("text_template", "where")  # refused for text files, so these are not given
 
 
@@ -102,6 +104,7 @@ RUN_CHANGES: dict[str, Free] = {
     "keep_downloads": Free({"keep_downloads": False}),
     "downloads": Free({"downloads": 1}),
     "scratch": Free({"scratch": tempfile.gettempdir()}),
+    "reuse": Free({"reuse": "old"}),
     "sync_seconds": Free(knobs={"sync_seconds": 0.0}),
     "sync_bytes": Free(knobs={"sync_bytes": 1}),
     "stuck_seconds": Free(knobs={"stuck_seconds": 5.0}),
@@ -131,18 +134,26 @@ class Job:
         self.ranks.write_bytes(ranks)
         (folder / "swapped").mkdir()
         (folder / "swapped" / OWN_RANKS).write_bytes(swapped_ranks(ranks))
+        (folder / "mix.toml").write_text(MIX)
 
     def options(self, **changes: Any) -> dict[str, Any]:
         made = {**BASE, "tokenizer": str(self.ranks), **changes}
         if made["tokenizer"].startswith("swapped/"):
             made["tokenizer"] = str(self.folder / made["tokenizer"])
+        if "mix" in made:
+            made["mix"] = str(self.folder / made["mix"])
+        if "reuse" in made:
+            made["reuse"] = str(self.folder / made["reuse"])
+            if not os.path.exists(made["reuse"]):
+                tokenmill.prepare(self.paths, made["reuse"], quiet=True, **self.options())
         return made
 
     def settings(self, **changes: Any) -> dict[str, Any]:
         return plan_settings(make_options(self.options(**changes)), self.output).to_dict()
 
     def command(self, *, inputs: list[Path] | None = None, **changes: Any) -> tuple[int, str]:
-        arguments: list[object] = ["prepare", *(inputs or self.paths), "-o", self.output, "--quiet"]
+        inputs = self.paths if inputs is None else inputs
+        arguments: list[object] = ["prepare", *inputs, "-o", self.output, "--quiet"]
         for name, value in self.options(**changes).items():
             flag = "--" + name.replace("_", "-")
             if value is False:
@@ -327,6 +338,8 @@ def shown(value: Any) -> str:
 
 def refuse_plan(job: Job, name: str) -> list[str]:
     """What must be printed when a plan setting is changed."""
+    if name == "mixture":  # its settings are read with its file, and are a table of their own
+        return ["shuffle: not set -> True", "mixture: not set -> shares all"]
     old, new = job.settings(), job.settings(**PLAN_CHANGES[name])
     changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     assert name in changed, f"the change for {name} does not change it"
@@ -362,7 +375,7 @@ def ends_as(job: Job, expected: dict[str, bytes], **changes: Any) -> None:
 
 
 def plan_case(job: Job, name: str, expected: dict[str, bytes]) -> None:
-    inputs = job.paths[:2] if name in OF_COLUMNS else None
+    inputs = job.paths[:2] if name in OF_COLUMNS else [] if name == "mixture" else None
     refused(job, refuse_plan(job, name), inputs=inputs, **PLAN_CHANGES[name])
     ends_as(job, expected)
 

@@ -110,6 +110,8 @@ def _text_difference(blocks: list[_Block]) -> list[str]:
     if not blocks:
         return []
     first, last = blocks[0].bytes_per_token, blocks[-1].bytes_per_token
+    if not first + last:  # empty documents
+        return []
     documents = min(blocks[0].documents, blocks[-1].documents)
     change = 2 * abs(first - last) / (first + last)
     each = [part.text_bytes / part.tokens for block in blocks for part in block.parts]
