@@ -131,11 +131,12 @@ class _StepCounter:
         self.steps = 0
 
     def count(self, function: Any, *args: Any) -> Any:
+        before = sys.gettrace()  # that of `make coverage`, which counts on afterwards
         sys.settrace(self._trace)
         try:
             return function(*args)
         finally:
-            sys.settrace(None)
+            sys.settrace(before)
 
     def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
         frame.f_trace_opcodes = True
