@@ -12,13 +12,9 @@ with something else, so that ratios can be compared between machines and days.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gzip
 import json
-import os
-import resource
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -27,6 +23,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.csv
 
+from execute import cost
 from run import (
     HERE,
     MB,
@@ -39,38 +36,6 @@ from run import (
     warm,
     write_input,
 )
-
-PR_SET_CHILD_SUBREAPER = 36
-
-
-def processor_seconds(command: list[str]) -> float:
-    """User and system time of a command and all its descendants, orphans included.
-
-    A child of ours runs it as a "subreaper": processes whose parent has ended become its
-    children, and it waits for every one of them.
-    """
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-            status = subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode
-            while True:
-                try:
-                    os.wait()
-                except ChildProcessError:
-                    break
-            used = resource.getrusage(resource.RUSAGE_CHILDREN)
-            os.write(write, str(used.ru_utime + used.ru_stime).encode())
-        finally:
-            os._exit(status)
-    os.close(write)
-    told = os.read(read, 100)
-    os.close(read)
-    if os.waitpid(child, 0)[1]:
-        raise SystemExit(f"failed: {' '.join(command)}")
-    return float(told)
 
 
 def write_lines(table: pa.Table, path: Path, pack: Callable[[bytes], bytes] = bytes) -> None:
@@ -130,7 +95,7 @@ def measure(path: Path, workers: list[int], rounds: int, folder: Path) -> dict[s
     warm([path])
     for _ in range(rounds):
         for name, command in contenders.items():
-            seconds = processor_seconds(command)
+            seconds = cost(command).processor
             best[name] = min(seconds, best.get(name, seconds))
             shutil.rmtree(out, ignore_errors=True)
     return best

@@ -31,10 +31,10 @@ FILE_MB = 100
 TICKS = os.sysconf("SC_CLK_TCK")
 STOP_BEFORE_COMMIT = """
 import sys
-from tokenmill import pipeline
+from tokenmill import assembly
 from tokenmill.cli.main import main
 def stop(*_, **__): raise SystemExit(0)
-pipeline.committing.commit = stop
+assembly.committing.commit = stop
 sys.argv = ["tokenmill", *sys.argv[1:]]
 sys.exit(main())
 """

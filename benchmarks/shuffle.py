@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
+
+from execute import cost
 
 MARK = 1.35
 FILE_BYTES = 64_000_000
@@ -42,20 +41,14 @@ def write_inputs(folder: Path, megabytes: int) -> list[Path]:
 
 
 def processor_seconds(inputs: list[Path], output: Path, workers: int, *options: str) -> float:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    began = time.monotonic()
-    subprocess.run(
+    took = cost(
         [sys.executable, "-m", "tokenmill", "prepare", *map(str, inputs), "-o", str(output),
-         "--workers", str(workers), "--val", "0.01", "--quiet",
-         "--start-method", "spawn", *options],  # so that the time of workers is counted
-        check=True,
+         "--workers", str(workers), "--val", "0.01", "--quiet", *options]
     )  # fmt: skip
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    seconds = time.monotonic() - began
-    print(f"  {' '.join(options) or 'plain':10} {spent:7.2f} s of processor, {seconds:7.2f} s")
+    told = f"{took.processor:7.2f} s of processor, {took.seconds:7.2f} s"
+    print(f"  {' '.join(options) or 'plain':10} {told}")
     shutil.rmtree(output)
-    return spent
+    return took.processor
 
 
 def main() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow
@@ -15,7 +16,7 @@ import pyarrow.parquet
 
 from tokenmill.inputs.segments import UnitId
 from tokenmill.output.journal import UnitRecord, read_journal
-from tokenmill.planning.plan import fingerprint_of
+from tokenmill.planning.plan import work_fingerprint
 from tokenmill.system.store import FolderStore
 
 WORDS = [
@@ -121,8 +122,14 @@ def durable_records(output: Path) -> list[UnitRecord]:
         plan = msgspec.json.decode((work / "plan.json").read_bytes())["plan"]
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
         return []
-    records, _ = read_journal(FolderStore(work), "journal", fingerprint_of(plan))
+    bound = work_fingerprint(plan)
+    records, _ = read_journal(FolderStore(work), "journal", bound)
     return records
+
+
+def resumed(run: Mapping[str, Any]) -> int:
+    """How many records of the journal a run has relied on, by its run.json."""
+    return int(run["units_resumed"]) + int(run.get("ordered_resumed", 0))
 
 
 def durable_units(output: Path) -> set[UnitId]:

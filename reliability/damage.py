@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 from reliability.corpus import durable_records
 from reliability.faults import fault_case
 from reliability.power import record
 from reliability.small_job import Job, died, in_child, using
+from tokenmill.engines.order import further
+from tokenmill.engines.order.choosing import choose_documents
 from tokenmill.errors import StorageError
 from tokenmill.output.journal import JOURNAL_MAGIC, framed_records
 from tokenmill.system.failpoints import FaultyDisk
@@ -42,6 +46,53 @@ def _harmed(job: Job, moment: int, harm: Callable[[Path], None], folder: Path) -
         job.run(output, workers=0)
     except StorageError:
         job.run(output, workers=0, overwrite=True)  # as its hint says
+    job.check_done(output)
+
+
+def sorted_cases(job: Job, folder: Path) -> Iterator[tuple[str, Callable[[Path], object]]]:
+    """Of a shuffled job: harm to what its first half wrote, before and while it is read."""
+    root = folder / f"sorted-{job.name}"
+    trace = record(lambda: job.run_first(root), folder / "trace")
+    journal = [n for n, (_, made) in enumerate(trace) if made.path.endswith("/journal")]
+    for moment in (journal[len(journal) // 3] + 1, journal[-1] + 1):  # some is durable; all is
+        yield f"sorted flip at {moment}", partial(_sorted_harmed, job, moment)
+    yield "sorted flip between the halves", partial(_flipped_between, job)
+
+
+def _flip_sorted(output: Path) -> None:
+    path = max((output / ".tokenmill/files").glob("sorted-*"), key=lambda one: one.stat().st_size)
+    content = bytearray(path.read_bytes())
+    content[len(content) * 2 // 3] ^= 1
+    path.write_bytes(content)
+
+
+def _sorted_harmed(job: Job, moment: int, folder: Path) -> None:
+    """Noticed when the job is resumed, and made again."""
+    output = folder / "o"
+    with using(FaultyDisk(f"kill@{moment}")):
+        code, said = in_child(lambda: job.run_first(output))
+    assert died(code), said
+    _flip_sorted(output)
+    job.run(output, workers=0)
+    job.check_done(output)
+
+
+def _flipped_between(job: Job, folder: Path) -> None:
+    """Within one run: an error that names the file, and the same command mends it."""
+    output = folder / "o"
+
+    def flip_first(run: Any, passes: Any) -> Any:
+        _flip_sorted(output)
+        return choose_documents(run, passes)
+
+    with mock.patch.object(further, "choose_documents", flip_first):
+        try:
+            job.run_first(output)
+        except StorageError as error:
+            assert "changed since it was written" in error.message, error.message
+        else:
+            raise AssertionError("a changed bit went into the dataset")
+    job.run(output, workers=0)
     job.check_done(output)
 
 

@@ -13,6 +13,8 @@ from tokenmill.system.store import ObjectStore
 class MemoryStore(ObjectStore):
     """Knows no folder, no place in a file, no append, no rename and no lock."""
 
+    address = ""
+
     def __init__(self, files: dict[str, bytes] | None = None) -> None:
         self.files = {} if files is None else files
 
@@ -35,7 +37,7 @@ class MemoryStore(ObjectStore):
     def write_whole(self, name: str, content: bytes) -> None:
         self.files[name] = content
 
-    def write_parts(self, name: str, parts: Iterable[Buffer]) -> None:
+    def write_parts(self, name: str, parts: Iterable[Buffer], size: int = 0) -> None:
         self.files[name] = b"".join(bytes(memoryview(part).cast("B")) for part in parts)
 
     def names(self, prefix: str) -> Iterator[str]:

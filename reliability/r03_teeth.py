@@ -76,15 +76,21 @@ def main(name: str, clean: Path, folder: Path, seed: int) -> int:
     return 1
 
 
+def by_key(jobs: list[Job]) -> list[Job]:
+    return [job for job in jobs if job.name in ("shuffled", "mixed")]
+
+
 Cases = Iterator[tuple[str, Callable[[Path], object]]]
 
 
 def _damage(jobs: list[Job], folder: Path, seed: int) -> Cases:
     """damage and short writes"""
-    from reliability.damage import cases
+    from reliability.damage import cases, sorted_cases
 
     for job in jobs[:2]:
         yield from cases(job, folder)
+    for job in by_key(jobs):
+        yield from sorted_cases(job, folder)
 
 
 def _power(jobs: list[Job], folder: Path, seed: int) -> Cases:
@@ -93,7 +99,7 @@ def _power(jobs: list[Job], folder: Path, seed: int) -> Cases:
     from reliability.r02_power_loss import power_case, stories
 
     check = Check(folder, seed=seed)
-    told = stories(jobs[:4], folder)
+    told = stories([*jobs[:4], *by_key(jobs)], folder)
     exported = stories([jobs[-1]], folder / "exports")
     for number in range(POWER_STATES + EXPORT_STATES):
         if number == POWER_STATES:
@@ -111,7 +117,7 @@ def _kills(jobs: list[Job], folder: Path, seed: int) -> Cases:
     for fault in faults(llmc, folder)[::-1]:  # the commit is near the end
         if ":kill" in fault:
             yield f"{fault}, then another", partial(kill_case, llmc, fault, other=nanogpt)
-    for job in (nanogpt, overwrite):
+    for job in (nanogpt, overwrite, *by_key(jobs)[:1]):
         for fault in faults(job, folder):
             yield f"{job.name} {fault}", partial(kill_case, job, fault)
 

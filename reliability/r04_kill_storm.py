@@ -3,11 +3,13 @@
 Workers are killed several times in one run: one of them, all at once, or the fork server (and all
 with it). Coordinators are killed one after the other on one output. And workers are killed that
 are all at the same unit, where the hunt for a row that kills must not convict a healthy one.
+Shuffled and mixed jobs are among them: they are killed in both halves, and while units are merged.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import time
@@ -28,12 +30,18 @@ MARK = (
 
 FORMATS = {
     "nanogpt": ["--val", "0.01"],
+    "mixed": ["--mix", "MIX", "--shuffle", "--val", "0.01"],
     "llmc": ["--format", "llmc", "--shard-tokens", "300k", "--name", "x"],
+    "shuffled": ["--shuffle", "--val", "0.01"],
     "llmc-document": [
         "--format", "llmc", "--shard-tokens", "200k", "--cut", "document", "--val", "docs:700",
         "--name", "x",
     ],
 }  # fmt: skip
+BY_KEY = ("shuffled", "mixed")
+# Several ranges of keys, and runs that are merged first: of every size of input here.
+SMALL_RANGES = {"TOKENMILL_RANGE_BYTES": "200000", "TOKENMILL_MAX_RUNS": "7"}
+FIRST = {"workers": 0, "coordinator": 3, "one unit": 0}  # of the formats: a few cases meet all
 METHODS = ["forkserver", "fork", "spawn"]
 COUNTED = ("workers", "coordinators", "fork servers", "runs", "units kept", "probes")
 KILLS_A_RUN = 4  # a unit that was killed five times is given up, and any may be hit by all
@@ -48,6 +56,7 @@ class Undisturbed:
 
 
 def run(check: Check) -> str:
+    os.environ.update(SMALL_RANGES)
     inputs = {"many": many_files(check.scratch / "many"), "one": one_unit(check.scratch / "one")}
     workers, coordinators = check.scale(38, 2), check.scale(10, 1)
     names = [
@@ -102,13 +111,29 @@ def many_files(folder: Path) -> list[Path]:
                 suffix = ("jsonl", "jsonl.gz")[i % 2]
                 known = [text or "" for text in texts]
                 paths.append(corpus.write_jsonl(folder / f"{i:02}.{suffix}", known))
+    write_mix(folder, paths)
     return paths
+
+
+def write_mix(folder: Path, inputs: list[Path]) -> None:
+    """Two sources: a part of the one is taken, and the other one more than once."""
+    half = len(inputs) // 2
+    text = 'unit = "documents"\ndocuments = 6000\n'
+    for name, paths, rest in (
+        ("some", inputs[:half], "weight = 1"),
+        ("other", inputs[half:], "weight = 2\nmax_epochs = 3"),
+    ):
+        names = [path.name for path in paths]
+        text += f"[source.{name}]\ninputs = {json.dumps(names)}\n{rest}\n" if names else ""
+    (folder / "mix.toml").write_text(text)
 
 
 def one_unit(folder: Path) -> list[Path]:
     """All workers that are killed are at the same unit."""
     folder.mkdir()
-    return [corpus.write_parquet(folder / "a.parquet", corpus.documents(6000, "unit", 90), 500)]
+    path = corpus.write_parquet(folder / "a.parquet", corpus.documents(6000, "unit", 90), 500)
+    write_mix(folder, [path])
+    return [path]
 
 
 def undisturbed(check: Check, inputs: list[Path], storm: Storm) -> Undisturbed:
@@ -116,7 +141,7 @@ def undisturbed(check: Check, inputs: list[Path], storm: Storm) -> Undisturbed:
     if folder.exists():
         return _known[storm.key]
     folder.mkdir()
-    command = Command(inputs, folder / "o", storm.options("forkserver"), folder)
+    command = storm.command(inputs, folder / "o", "forkserver", folder)
     command.until(command.workers, "a worker was there")
     since = time.monotonic()
     assert command.wait() in storm.codes, command.said
@@ -136,13 +161,14 @@ class Storm:
         self.kind, _, number = name.rpartition(" ")
         self.rng: random.Random = check.rng(name)
         # In turn, so that few cases meet all of them.
-        self.format = list(FORMATS)[int(number) % len(FORMATS)]
+        self.format = list(FORMATS)[(int(number) + FIRST[self.kind]) % len(FORMATS)]
         self.method = METHODS[(int(number) // 2) % len(METHODS)]
         self.encoder = self.rng.choice(["auto", "reference"])
         self.inputs = "many" if self.kind != "one unit" else "one"
         if self.inputs == "one":
             self.encoder = "reference"  # slow enough to be killed four times
         self.key = f"{self.inputs} {self.format}"
+        self.mix = check.scratch / self.inputs / "mix.toml"
         self.codes = (4,) if self.inputs == "many" else (0,)
         self.counts = dict.fromkeys(COUNTED, 0)
 
@@ -150,12 +176,16 @@ class Storm:
         return [
             "--workers", "2" if self.inputs == "many" else "1", "--start-method", method,
             "--encoder", self.encoder, "--on-bad-row", "quarantine", "--quiet",
-            *FORMATS[self.format],
+            *(str(self.mix) if word == "MIX" else word for word in FORMATS[self.format]),
         ]  # fmt: skip
 
     def start(self, inputs: list[Path], output: Path, folder: Path) -> Command:
         self.counts["runs"] += 1
-        return Command(inputs, output, self.options(self.method), folder)
+        return self.command(inputs, output, self.method, folder)
+
+    def command(self, inputs: list[Path], output: Path, method: str, folder: Path) -> Command:
+        named = [] if self.format == "mixed" else inputs
+        return Command(named, output, self.options(method), folder)
 
     def hit(self, inputs: list[Path], clean: Undisturbed, folder: Path) -> None:
         if self.kind == "coordinator":
@@ -206,8 +236,9 @@ class Storm:
                     continue
             record = command.check(clean.files, self.codes) if before is not None else None
             if record is not None:
-                assert record["units_resumed"] == len(before or ()), (
-                    f"{len(before or ())} units were durable, {record['units_resumed']} resumed"
+                kept = corpus.resumed(record)
+                assert kept == len(before or ()), (
+                    f"{len(before or ())} units were durable, {kept} resumed"
                 )
                 self.counts["units kept"] += len(before or ())
             else:
@@ -223,7 +254,7 @@ class Storm:
         if self.rng.random() < 0.4:
             time.sleep(self.rng.uniform(0.02, clean.seconds))
             return
-        enough = self.rng.randint(1, 16)
+        enough = self.rng.randint(1, 40 if self.format in BY_KEY else 16)
         later = self.rng.uniform(0, 0.1)
         while command.running and not finished(command.output):
             if len(durable_units(command.output)) >= enough:

@@ -6,6 +6,7 @@ bytes but those of run.json, which is about the run.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -16,20 +17,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from reliability.command import argv, environment, succeed, tokenmill
-from reliability.corpus import dataset_bytes, documents, mixed, write_jsonl, write_parquet
+from reliability.corpus import (
+    dataset_bytes,
+    documents,
+    durable_units,
+    mixed,
+    write_jsonl,
+    write_parquet,
+)
 from reliability.scorecard import Check
 
 ID = "R11"
 PROMISE = "determinism"
 MARK = (
     "identical for workers 0, 1, 2, 3, 7; fork, spawn, forkserver; PYTHONHASHSEED, locale, TZ, "
-    "umask, listing order, folder, memory; resumed or not: 12 runs"
+    "umask, listing order, folder, memory; resumed or not; shuffled and mixed: 12 runs"
 )
 
 FORMATS = {
     "nanogpt": ["--val", "0.05", "--seed", "7"],
     "llmc": ["--format", "llmc", "--shard-tokens", "300k", "--val", "shard", "--name", "x"],
+    "shuffled": ["--shuffle", "--val", "0.05", "--seed", "7"],
+    "mixed": ["--mix", "MIX", "--shuffle", "--val", "0.05", "--seed", "7"],
 }
+# Several ranges of keys, and units that are merged first.
+OFTEN = "weight = 2\nmax_epochs = 3"
+SMALL_RANGES = {"TOKENMILL_RANGE_BYTES": "400000", "TOKENMILL_MAX_RUNS": "9"}
 # Lists every folder backwards, as another file system might.
 BACKWARDS = """
 import os
@@ -75,12 +88,17 @@ class Place:
     def output(self) -> Path:
         return self.folder / "o"
 
+    def named(self, options: list[str]) -> list[Path]:
+        """The files on the command line; a mixture names its own."""
+        return [] if "--mix" in options else self.files
+
 
 def plain(place: Place, options: list[str]) -> None:
     variant = place.variant
     succeed(
         tokenmill(
-            "prepare", *place.files, "-o", place.output, "--quiet", *options, *variant.options,
+            "prepare", *place.named(options), "-o", place.output, "--quiet", *options,
+            *variant.options,
             env=variant.env, before=variant.before,
         )
     )  # fmt: skip
@@ -120,13 +138,29 @@ def other_order(place: Place, options: list[str]) -> None:
     )  # fmt: skip
 
 
+def backwards(place: Place, options: list[str]) -> None:
+    """The inputs in another order on the command line."""
+    names = place.files[::-1]
+    succeed(tokenmill("prepare", *names, "-o", place.output, "--quiet", *options))
+
+
 def by_glob(place: Place, options: list[str]) -> None:
     succeed(tokenmill("prepare", place.inputs / "*", "-o", place.output, "--quiet", *options))
 
 
 def resumed(place: Place, options: list[str]) -> None:
     """Killed, all processes, once a unit is durable; then resumed in another way."""
-    arguments = ["prepare", *map(str, place.files), "-o", str(place.output), "--quiet", *options]
+    killed_and_resumed(place, options, late=False)
+
+
+def resumed_late(place: Place, options: list[str]) -> None:
+    """The same; a shuffled job is killed in its second half."""
+    killed_and_resumed(place, options, late="--shuffle" in options)
+
+
+def killed_and_resumed(place: Place, options: list[str], late: bool) -> None:
+    named = map(str, place.named(options))
+    arguments = ["prepare", *named, "-o", str(place.output), "--quiet", *options]
     journal = place.output / ".tokenmill" / "journal"
     for _ in range(5):
         process = subprocess.Popen(
@@ -135,11 +169,9 @@ def resumed(place: Place, options: list[str]) -> None:
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         while process.poll() is None:
-            try:
-                if journal.stat().st_size > 200:  # more than its header: a record
-                    break
-            except OSError:
-                pass
+            units = durable_units(place.output)
+            if any(unit.source >= len(place.files) for unit in units) if late else units:
+                break
             time.sleep(0.002)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -165,7 +197,7 @@ VARIANTS: dict[str, Variant] = {
     "workers 1": Variant(["--workers", "1"]),
     "workers 3, spawn": Variant(["--workers", "3", "--memory", "3GB", "--start-method", "spawn"]),
     "listing order": Variant(run=other_order),
-    "resumed": Variant(["--workers", "2"], run=resumed),
+    "resumed": Variant(["--workers", "2"], run=resumed_late),
     "hash seed, locale, zone": Variant(
         env={"PYTHONHASHSEED": "4242", "LC_ALL": "C", "LANG": "C", "TZ": "Asia/Kathmandu",
              "PYTHONUTF8": "0"}
@@ -194,6 +226,8 @@ VARIANTS: dict[str, Variant] = {
     "resumed without workers": Variant(["--workers", "0"], run=resumed),
     "resumed by spawn": Variant(["--workers", "3", "--start-method", "spawn"], run=resumed),
 }  # fmt: skip
+OTHER_ORDER = "inputs backwards"  # changes a job that is not shuffled
+VARIANTS[OTHER_ORDER] = Variant(run=backwards)
 FAST = 6
 
 
@@ -209,12 +243,47 @@ def corpus(folder: Path, scale: int) -> list[Path]:
     return sorted(files)
 
 
+def write_mix(path: Path, files: list[Path]) -> str:
+    """Two sources: a part of the one is taken, and the other one more than once."""
+    text = 'unit = "documents"\ndocuments = 1500\n'
+    for name, paths, rest in (
+        ("some", [p for p in files if p.name.startswith("large")], "weight = 1"),
+        ("other", [p for p in files if not p.name.startswith("large")], OFTEN),
+    ):
+        names = json.dumps([f"{p.parent.name}/{p.name}" for p in paths])
+        text += f"[source.{name}]\ninputs = {names}\n{rest}\n"
+    path.write_text(text)
+    return str(path)
+
+
+def cases(fast: bool) -> list[str]:
+    """Every variant of every format that it can be one of."""
+    if fast:
+        formats = list(FORMATS)
+        few = list(VARIANTS)[:FAST]
+        names = [f"{name}, {formats[i % 2]}" for i, name in enumerate(few)]
+        return [*names, "resumed, shuffled", "workers 3, spawn, mixed"]
+    return [
+        f"{name}, {format_name}"
+        for name, variant in VARIANTS.items()
+        for format_name in FORMATS
+        if (name != OTHER_ORDER or format_name == "shuffled")
+        and (format_name != "mixed" or variant.run in (None, resumed, resumed_late))
+    ]
+
+
 def run(check: Check) -> str:
+    os.environ.update(SMALL_RANGES)
     inputs = check.scratch / "inputs"
     inputs.mkdir()
     files = corpus(inputs, check.scale(36, 2))
+    mix = write_mix(check.scratch / "mix.toml", files)
+    jobs = {
+        name: [mix if word == "MIX" else word for word in options]
+        for name, options in FORMATS.items()
+    }
     expected: dict[str, dict[str, bytes]] = {}
-    for name, options in FORMATS.items():
+    for name, options in jobs.items():
         place = Place(inputs, files, check.scratch / f"expected-{name}", Variant())
         plain(place, options)
         expected[name] = dataset_bytes(place.output)
@@ -226,17 +295,13 @@ def run(check: Check) -> str:
         name, format_name = case.rsplit(", ", 1)
         variant = VARIANTS[name]
         place = Place(inputs, files, folder, variant)
-        (variant.run or plain)(place, FORMATS[format_name])
+        (variant.run or plain)(place, jobs[format_name])
         found = dataset_bytes(place.output)
         wanted = expected[format_name]
         differing = sorted(p for p in found.keys() | wanted.keys() if found.get(p) != wanted.get(p))
         assert not differing, f"these files differ: {', '.join(differing[:5])}"
 
-    names = [f"{name}, {format_name}" for name in VARIANTS for format_name in FORMATS]
-    if check.fast:
-        both = list(FORMATS)
-        names = [f"{name}, {both[i % 2]}" for i, name in enumerate(list(VARIANTS)[:FAST])]
-    check.each(names, one)
+    check.each(cases(check.fast), one)
     size = sum(len(content) for files in expected.values() for content in files.values())
     return (
         f"{check.cases - len(check.failures)} of {check.cases} runs identical, every byte of "

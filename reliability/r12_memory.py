@@ -35,6 +35,7 @@ LIMIT = {"whole": ("1GB", 10**9, ()), "fast": ("650MB", 650 * 10**6, ("--workers
 SAMPLE_SECONDS = 0.05
 RUN_SECONDS = 900
 SENTENCE = "the same words again and again, some of them twice "
+FEW = 1000  # documents that a mixture takes again and again
 HINT = re.compile(r"--memory (\d+)MB")
 
 
@@ -168,6 +169,7 @@ class Case(NamedTuple):
     tokens: str = ""
     refused: str = ""
     options: tuple[str, ...] = ()
+    mixed: bool = False  # what `make` writes is a mix.toml
 
 
 def _document(folder: Path, check: Check) -> Path:
@@ -210,7 +212,33 @@ def _line_bomb(folder: Path, check: Check) -> Path:
 
 def _lines_bomb(folder: Path, check: Check) -> Path:
     line = json.dumps({"text": SENTENCE * 20}).encode() + b"\n"
-    return write(folder / "a.jsonl.zst", (line * 1000 for _ in range(check.scale(1020, 60))))
+    times = lines_count(check) // 1000
+    return write(folder / "a.jsonl.zst", (line * 1000 for _ in range(times)))
+
+
+def lines_count(check: Check) -> int:
+    return check.scale(1020, 60) * 1000
+
+
+def mixed_count(check: Check) -> int:
+    """Documents, without their copies."""
+    return lines_count(check) * 2 // 3 + FEW
+
+
+def _mixture(folder: Path, check: Check) -> Path:
+    """All documents but a third, and as many copies of a few others."""
+    lines = _lines_bomb(folder, check)
+    text = json.dumps({"text": SENTENCE}).encode() + b"\n"
+    write(folder / "b.jsonl", iter([text * FEW]))
+    taken = mixed_count(check) - FEW
+    path = folder / "mix.toml"
+    path.write_text(
+        f'unit = "documents"\n'
+        f'[source.many]\ninputs = ["{lines.name}"]\ndocuments = {taken}\n'
+        f'[source.few]\ninputs = ["b.jsonl"]\ndocuments = {lines_count(check) - taken}\n'
+        f"max_epochs = 400\n"
+    )
+    return path
 
 
 def _empty_bomb(folder: Path, check: Check) -> Path:
@@ -276,7 +304,23 @@ CASES = [
     Case("tiny documents", _tiny, lambda c: c.scale(2_000_000, 100_000)),
     Case("bomb .txt.zst", _text_bomb, lambda c: 1, tokens="bomb"),
     Case("bomb .jsonl.zst one line", _line_bomb, lambda c: 1, refused=LINE),
-    Case("bomb .jsonl.zst lines", _lines_bomb, lambda c: c.scale(1020, 60) * 1000),
+    Case("bomb .jsonl.zst lines", _lines_bomb, lines_count, tokens="lines"),
+    # The same document again and again: in any order the same tokens.
+    Case(
+        "shuffled lines",
+        _lines_bomb,
+        lines_count,
+        tokens="lines",
+        options=("--shuffle",),
+    ),
+    Case("shuffled document", _document, lambda c: 1, tokens="document", options=("--shuffle",)),
+    Case(
+        "shuffled tiny documents",
+        _tiny,
+        lambda c: c.scale(2_000_000, 100_000),
+        options=("--shuffle",),
+    ),
+    Case("mixed lines", _mixture, mixed_count, options=("--shuffle",), mixed=True),
     Case("bomb of empty documents", _empty_bomb, lambda c: c.scale(250, 4) * 80_000),
     Case(
         "separators only",
@@ -310,7 +354,10 @@ CASES = [
     ),
     Case("not --max-tokens", _long, lambda c: 1, tokens="long"),
 ]
-FAST = {"document .txt", "document .jsonl", "different words", "parquet value"}
+FAST = {
+    "document .txt", "document .jsonl", "different words", "parquet value", "shuffled lines",
+    "shuffled document", "mixed lines",
+}  # fmt: skip
 
 
 def run(check: Check) -> str:
@@ -344,7 +391,8 @@ def _run_case(case: Case, folder: Path, check: Check) -> tuple[int, bool, str]:
     path = case.make(folder, check)
     limit, memory, more = LIMIT["fast" if check.fast else "whole"]
     out = folder / "out"
-    command = ["prepare", str(path), "-o", str(out), "--val", "none", "--quiet", *more]
+    named = ["--mix", str(path)] if case.mixed else [str(path)]
+    command = ["prepare", *named, "-o", str(out), "--val", "none", "--quiet", *more]
     command += case.options
     ran = run_measured([*command, "--memory", limit])
     if ran.peak >= memory:

@@ -437,11 +437,17 @@ def harmless_case(job: Job, name: str, expected: dict[str, bytes]) -> None:
         assert dataset_bytes(job.output) == expected
 
 
+OF_EXPORT = {"only", "reshuffle"}  # no option of `prepare` sets them
+OF_CLUSTERS = {"engine", "ray_address", "max_actors"}  # R19 changes them
+
+
 def run(check: Check) -> str:
+    from reliability import changed_orders
+
     plan_fields = {*PlanSettings.__struct_fields__, *Layout.__struct_fields__, "more"}
     for fields, changes in (
-        (plan_fields - {"layouts"}, PLAN_CHANGES),
-        (set(RunSettings.__struct_fields__), RUN_CHANGES),
+        (plan_fields - {"layouts"} - OF_EXPORT, PLAN_CHANGES),
+        (set(RunSettings.__struct_fields__) - OF_CLUSTERS, RUN_CHANGES),
     ):
         unknown = fields ^ set(changes)
         if unknown:
@@ -466,7 +472,14 @@ def run(check: Check) -> str:
         for state in ([states[number % 2]] if check.fast else states)
     ]
 
+    by_key = changed_orders.names(check.fast, check.seed)
+    with check.case("undisturbed jobs by key") as folder:
+        ordered = changed_orders.undisturbed(folder)
+
     def one(case: str, folder: Path) -> None:
+        if case in by_key:
+            changed_orders.case(case, folder, ordered)
+            return
         state, part, name = case.split(" | ")
         job = Job(folder, large=name.endswith("_large"))
         STATES[state](job)
@@ -479,9 +492,10 @@ def run(check: Check) -> str:
         else:
             harmless_case(job, name, expected)
 
-    check.each(names, one)
+    check.each([*names, *by_key], one)
     return (
         f"{len(PLAN_CHANGES)} plan settings and {len(INPUT_CHANGES)} changes of inputs refused, "
         f"{len(RUN_CHANGES)} run settings free: {check.cases - len(check.failures)} of "
-        f"{check.cases} cases, on {len(STATES)} states of an output"
+        f"{check.cases} cases, on {len(STATES)} states of an output ({len(by_key)} of them of "
+        "shuffled and mixed jobs)"
     )

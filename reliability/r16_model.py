@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from reliability.corpus import dataset_bytes, durable_records
+from reliability.corpus import dataset_bytes, durable_records, resumed
 from reliability.faults import INTERNAL
 from reliability.scorecard import Check
 from reliability.small_job import Job, died, in_child, small_jobs, using
@@ -143,7 +143,7 @@ class Machine(RuleBasedStateMachine):
             return  # found by `verify`, not by a command that has nothing to do
         job.check_done(self.output)
         if not finished and not self.damaged:
-            assert result.run["units_resumed"] == len(durable), "a durable unit was done again"
+            assert resumed(result.run) == len(durable), "a durable unit was done again"
         self.damaged = False
 
     @rule(name=JOBS)

@@ -26,7 +26,7 @@ MARK = (
 )
 KINDS = ("kill", "damage", "another", "second", "behind")
 TOLD = {"kill": "killed", "damage": "damaged", "storm": "storms", "answers": "lost answers"}
-MUTANT_JOBS = ("llmc", "overwrite", "several")
+MUTANT_JOBS = ("llmc", "overwrite", "several", "shuffled", "mixed")
 UNIT_TESTS = "tests/unit/output/test_objects.py"
 
 

@@ -14,7 +14,14 @@ from typing import Any
 import msgspec
 
 import tokenmill
-from reliability.corpus import dataset_bytes, documents, durable_records, mixed, write_jsonl
+from reliability.corpus import (
+    dataset_bytes,
+    documents,
+    durable_records,
+    mixed,
+    resumed,
+    write_jsonl,
+)
 from tokenmill.dataset.verification import verify
 from tokenmill.engines import loop, unit
 from tokenmill.errors import RefusedError, TokenmillError
@@ -23,6 +30,16 @@ from tokenmill.system import disk as steps
 from tokenmill.tokenizer.encoders.awkward_stand_in import use_stand_in
 from tokenmill.tokenizer.encoders.exact import ExactEncoder
 
+MIX = """
+tokens = 3000
+[source.some]
+inputs = ["in/a.parquet"]
+weight = 0.4
+[source.other]
+inputs = ["in/b.jsonl"]
+weight = 0.6
+max_epochs = 9
+"""
 _encoders: dict[tuple[str, str], Any] = {}
 
 
@@ -38,6 +55,8 @@ def make_fast() -> None:
     spilled before: those steps are broken at too."""
     use_stand_in()
     os.environ["TOKENMILL_SYNC_SECONDS"] = "0"
+    # Jobs by key: several ranges, and units that are merged before.
+    os.environ["TOKENMILL_RANGE_BYTES"], os.environ["TOKENMILL_MAX_RUNS"] = "4000", "1"
     setattr(unit, "ExactEncoder", _kept_encoder)  # noqa: B010
     setattr(loop, "SPILL_SHARE", 1 << 62)  # noqa: B010
 
@@ -118,8 +137,8 @@ class Job:
             result = self.run(output, workers=0, overwrite=True)
         self.check_done(output)
         if not finished:
-            resumed = result.run["units_resumed"]
-            assert resumed == len(durable), f"{len(durable)} units durable, {resumed} resumed"
+            kept = resumed(result.run)
+            assert kept == len(durable), f"{len(durable)} units durable, {kept} resumed"
 
     def check_done(self, output: Path) -> None:
         found = dataset_bytes(output)
@@ -149,13 +168,15 @@ class ExportJob(Job):
 
 def small_jobs(folder: Path, only: str = "") -> list[Job]:
     """nanoGPT; llm.c with many shards and bad rows; another dataset in the way; two workers; two
-    formats, of which one is framed and both have files beside their token files; an export."""
+    formats, of which one is framed and both have files beside their token files; a shuffled job;
+    a mixture, of which one source is taken in part and the other one more than once; an export."""
     make_fast()
     if not (folder / "in").exists():
         mixed(folder / "in", 16)
         bad = b'{"text": 17}\n{"text": "\\ud800"}\n{"txt": "no text"}\n'
         path = write_jsonl(folder / "in/f.jsonl", documents(16, "f"))
         path.write_bytes(path.read_bytes() + bad)
+        (folder / "mix.toml").write_text(MIX)
     *inputs, last = sorted((folder / "in").iterdir())
     llmc: dict[str, Any] = {
         "format": "llmc", "name": "x", "shard_tokens": 1500, "val": "shard",
@@ -172,6 +193,8 @@ def small_jobs(folder: Path, only: str = "") -> list[Job]:
         Job("overwrite", inputs, {"val": 0.1}, overwrites=shards),
         Job("workers", inputs, {"val": 0.1}, workers=1),
         Job("formats", inputs[:2], formats),
+        Job("shuffled", inputs[:2], {"shuffle": True, "val": 0.1}),
+        Job("mixed", [], {"mix": folder / "mix.toml", "shuffle": True, "val": 0.1}),
         ExportJob("export", [folder / "clean/nanogpt"], {"format": "mds", "shard_tokens": 9000}),
     ]
     nanogpt.undisturbed(folder / "clean")  # which is exported

@@ -22,6 +22,10 @@ settings.register_profile("all", max_examples=400, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
+# No test asks the network for credentials: whether this machine is one of a cloud does not matter.
+os.environ.update(AWS_EC2_METADATA_DISABLED="true", NO_GCE_CHECK="true")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def bundled_ranks_are_read_once() -> Iterator[None]:
     """A command opens one tokenizer; this process opens a thousand, at a fifth of a second."""

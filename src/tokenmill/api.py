@@ -6,10 +6,12 @@ happens. The keywords are those of the command line; a test compares the two wit
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tokenmill import calls
 from tokenmill.keywords import in_python
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
         Dtype,
         EncoderCheck,
         EncoderChoice,
+        Engine,
         Eot,
         LastShard,
         OnBadRow,
@@ -93,6 +96,9 @@ def prepare(
     downloads: int = 4,
     scratch: Path = "",
     reuse: Path = "",
+    part: str = "",
+    engine: Engine = "local",
+    ray_address: str = "",
     overwrite: bool = False,
     quiet: bool = False,
     observer: Observer | None = None,
@@ -102,7 +108,7 @@ def prepare(
 
     >>> tokenmill.prepare("data/*.parquet", "out", format="llmc", tokenizer="gpt2")
     """
-    return _prepare({**locals()})
+    return calls.prepare({**locals()})
 
 
 @in_python
@@ -152,6 +158,9 @@ def plan(
     downloads: int = 4,
     scratch: Path = "",
     reuse: Path = "",
+    part: str = "",
+    engine: Engine = "local",
+    ray_address: str = "",
     overwrite: bool = False,
     quiet: bool = False,
 ) -> PlanReport:
@@ -159,7 +168,7 @@ def plan(
 
     >>> tokenmill.plan("data/*.parquet", "out", format="llmc").tokens
     """
-    return _plan({**locals()})
+    return calls.plan({**locals()})
 
 
 @in_python
@@ -209,6 +218,9 @@ def fineweb(
     downloads: int = 4,
     scratch: Path = "",
     reuse: Path = "",
+    part: str = "",
+    engine: Engine = "local",
+    ray_address: str = "",
     overwrite: bool = False,
     quiet: bool = False,
     observer: Observer | None = None,
@@ -218,7 +230,7 @@ def fineweb(
 
     >>> tokenmill.fineweb("10B", "edu", "edu_fineweb10B")
     """
-    return _fineweb({**locals()})
+    return calls.fineweb({**locals()})
 
 
 @in_python
@@ -267,6 +279,9 @@ def download(
     downloads: int = 4,
     scratch: Path = "",
     reuse: Path = "",
+    part: str = "",
+    engine: Engine = "local",
+    ray_address: str = "",
     overwrite: bool = False,
     quiet: bool = False,
     observer: Observer | None = None,
@@ -276,7 +291,7 @@ def download(
 
     >>> tokenmill.download("hf://datasets/HuggingFaceFW/fineweb-edu/sample/10BT")
     """
-    return _download({**locals()})
+    return calls.download({**locals()})
 
 
 @in_python
@@ -293,6 +308,9 @@ def export(
     compression: Compression | None = None,
     name: str | None = None,
     dtype: Dtype | None = None,
+    shuffle: bool = False,
+    seed: int | None = None,
+    only: str = "",
     workers: int | None = None,
     memory: str | int | None = None,
     overwrite: bool = False,
@@ -310,18 +328,31 @@ def export(
         options.pop(given)
     silent = quiet or observer is not None
     note = (lambda text: None) if silent else display.note_line
-    result = display.shown_run(
-        lambda observer, on_plan: pipeline.export(
-            directory, output, observer=observer, note=note, **options
-        ),
-        quiet=quiet,
-        observer=observer,
-        on_plan=None,
-    )
+    run = functools.partial(pipeline.export, directory, output, note=note, **options)
+    shown: dict[str, Any] = {"quiet": quiet, "observer": observer, "on_plan": None}
+    result = display.shown_run(lambda observer, on_plan: run(observer=observer), **shown)
     result = display.reworded(result)
     if not silent:
         display.show_converted(result)
     return result
+
+
+@in_python
+def finish(
+    directory: Path,
+    *,
+    workers: int | None = None,
+    memory: str | int | None = None,
+    scratch: Path = "",
+    allow_empty_split: bool = False,
+    quiet: bool = False,
+    observer: Observer | None = None,
+) -> Result:
+    """Make a dataset of what all parts of a job have recorded. The same call resumes.
+
+    >>> tokenmill.finish("out")
+    """
+    return calls.finish({**locals()})
 
 
 @in_python
@@ -447,53 +478,3 @@ def open_dataset(
     from tokenmill.dataset.loader import open_dataset as load
 
     return load(directory, format=format, tokenizer=tokenizer)
-
-
-def _fineweb(options: dict[str, Any]) -> Result:
-    from tokenmill.fineweb_parts import fineweb_options
-
-    return _prepare(fineweb_options(options))
-
-
-def _prepare(options: dict[str, Any]) -> Result:
-    """`options`: all arguments of `prepare` by name."""
-    from tokenmill import display, pipeline
-
-    inputs, output, shown = _taken(options)
-    result = display.shown_run(
-        lambda **run: pipeline.prepare(inputs, output, **options, **run), **shown
-    )
-    result = display.reworded(result)
-    if not shown["quiet"] and shown["observer"] is None:
-        display.show_result(result)
-    return result
-
-
-def _plan(options: dict[str, Any]) -> PlanReport:
-    from tokenmill import display, pipeline
-
-    inputs, output, shown = _taken(options)
-    probe = options.pop("probe")
-    proposal, estimate = pipeline.forecast(inputs, output, options, probe=probe)
-    report = display.PlanReport(proposal=proposal, estimate=estimate)
-    if not shown["quiet"]:
-        display.show([str(report)])
-    return report
-
-
-def _download(options: dict[str, Any]) -> DownloadReport:
-    from tokenmill import display, pipeline
-
-    inputs, output, shown = _taken(options)
-    report = display.shown_run(
-        lambda **run: pipeline.download(inputs, output, **options, **run), **shown
-    )
-    if not shown["quiet"] and shown["observer"] is None:
-        display.show_download(report)
-    return report
-
-
-def _taken(options: dict[str, Any]) -> tuple[Any, Path, dict[str, Any]]:
-    """Inputs, output and what concerns the display are taken out of the options."""
-    shown = {name: options.pop(name, None) for name in ("quiet", "observer", "on_plan")}
-    return options.pop("inputs"), options.pop("output"), shown

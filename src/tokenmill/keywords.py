@@ -23,7 +23,7 @@ SENTENCES = {
     "directory": "Folder of a finished dataset.",
     # input
     "mix": "A mix.toml with sources, their inputs and weights, in place of `inputs`, which is then "
-    "(); with `shuffle`.",
+    "().",
     "text_column": "Column or JSON field with the text; 'a.b' is field b in a. 'GLOB=NAME' for "
     "some of the files, in a list.",
     "text": r"Text from several columns, such as '{title}\n\n{text}'.",
@@ -62,6 +62,7 @@ SENTENCES = {
     "shuffle": "Documents of all inputs in random order (docs/order.md).",
     "seed": "Which documents a fraction in `val` takes, and the order of `shuffle`: another seed, "
     "other documents, another order.",
+    "only": "Only documents of this source of a mixture, or of this input file.",
     "drop_empty": "Drop empty documents (they are counted).",
     "min_tokens": "Drop documents with fewer tokens (they are counted).",
     "max_tokens": "Drop documents with more tokens (they are counted).",
@@ -84,6 +85,10 @@ SENTENCES = {
     "folder.",
     "reuse": "A finished dataset: documents of sources that are unchanged since it was made are "
     "taken from it instead of being encoded. The result is the same. '': none.",
+    "part": "Do part I of N of a job on several machines, such as '0/16' (docs/cluster.md); then "
+    "`finish`. '': the whole job.",
+    "engine": "Where the work is done: 'local' (processes of this machine) or 'ray' (a cluster).",
+    "ray_address": "Address of a running Ray cluster. '': start one on this machine.",
     "overwrite": "Replace a dataset that tokenmill made in this folder.",
     "quiet": "Show nothing: no plan, progress, warnings or summary.",
     "observer": "Receives the progress (a `tokenmill.engines.observer.Observer`); then nothing is "

@@ -12,51 +12,53 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tokenmill.amounts import counted, parse_bytes, parse_count
-from tokenmill.engines.events import FilesBegun
-from tokenmill.engines.local.forkserver import start_fork_server
+from tokenmill.assembly import assemble, encode, make_files, on_cluster, start_engine
 from tokenmill.engines.observer import EventLog, Observer
-from tokenmill.engines.order.choosing import choose_documents
-from tokenmill.engines.order.order_run import OrderRun, order_documents
-from tokenmill.engines.run import EncodingRun, FilesRun, Run, UnitsRun
+from tokenmill.engines.run import EncodingRun
 from tokenmill.engines.supply import Downloads
-from tokenmill.errors import Interrupted, TokenmillError, UsageError
-from tokenmill.formats import copies_of
+from tokenmill.errors import RefusedError, TokenmillError, UsageError
+from tokenmill.inputs.find import SourceListing
 from tokenmill.inputs.hf_dataset import chosen_splits, dataset_files, is_dataset
 from tokenmill.inputs.kinds import refuse_changed
 from tokenmill.inputs.remote.hub import ListCache
 from tokenmill.inputs.stdin import NAME, is_stdin, stdin_file
-from tokenmill.output import commit as committing
-from tokenmill.output.file_maker import FileMaker, FileTask
-from tokenmill.output.file_tasks import FileJob, weight_of
 from tokenmill.output.journal import UnitRecord
-from tokenmill.output.manifest import Manifest
-from tokenmill.output.objects.workspace import ObjectWorkspace
-from tokenmill.output.recovery import bound_revisions, open_job, refuse_output
-from tokenmill.output.result import Result, warnings_of, write_run_record
-from tokenmill.output.workspace import WorkArea, Workspace
+from tokenmill.output.manifest import MANIFEST_VERSION, Manifest
+from tokenmill.output.objects.opening import open_workspace
+from tokenmill.output.objects.part_job import noted_part, open_part
+from tokenmill.output.prepared.known import known_amounts, refuse_surely_unmet
+from tokenmill.output.recovery import (
+    bound_revisions,
+    open_job,
+    refuse_output,
+)
+from tokenmill.output.result import Result, made_with, warnings_of, write_run_record
+from tokenmill.output.workspace import WorkArea
 from tokenmill.planning.empty_splits import refuse_surely_empty
 from tokenmill.planning.hub_tokenizer import tokenizer_address
+from tokenmill.planning.leases import Part, leases_of
 from tokenmill.planning.make import Proposal, make_plan
+from tokenmill.planning.mixture.bounds import first_bounds
+from tokenmill.planning.mixture.inputs import FindDataset
 from tokenmill.planning.needs import disk_warning, refuse_if_offline
-from tokenmill.planning.options import Options, make_options, plan_settings, timer_knobs
-from tokenmill.planning.sorted_inputs import sorted_warnings, units_as_parts
-from tokenmill.settings import RunSettings
+from tokenmill.planning.options import Options, make_options, plan_settings
+from tokenmill.settings import PlanSettings, RunSettings, patient, timer_knobs
+from tokenmill.system.buckets.address import is_bucket
 from tokenmill.system.cache import keep_in_cache, read_from_cache
 from tokenmill.system.interrupts import Interrupts, interruptible, keeping_work
 from tokenmill.system.memory import fit_budget
-from tokenmill.system.store import ObjectStore, Place, place_name
-from tokenmill.tokens.counts import State
+from tokenmill.system.store import Place, address_of, place_name
+from tokenmill.tokens.counts import Counts
 
 if TYPE_CHECKING:
     from tokenmill.planning.estimate import Estimate
 
 DOWNLOAD_TICK_SECONDS = 0.1
-NOTHING_FINISHED = "no part of the work was finished yet"
 
 
 class DownloadReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,29 +122,33 @@ def _prepare(
     interrupts: Interrupts,
 ) -> Result:
     began = time.monotonic()
+    output = address_of(output)
     if not isinstance(output, str | os.PathLike):
         wanted = msgspec.structs.replace(wanted, workers=0)  # no other process could open it
-    start_fork_server(**msgspec.structs.asdict(wanted))
+    part = Part.parse(wanted.part) if wanted.part else None
+    start_engine(wanted, output)
     prepared = propose(inputs, output, wanted)
     if prepared.budget.note:
         observer.note(prepared.budget.note)
     if not prepared.run.allow_empty_split:
         refuse_surely_empty(prepared.plan)
-    workspace = open_workspace(output, prepared.run.scratch)
-    if prepared.plan.settings.shuffle and not workspace.has_places:
-        raise UsageError(
-            f"{place_name(output)}: a shuffled dataset cannot be written to such a store yet",
-            hint="write to a local folder with -o, and copy it",
-        )
+    if part is not None:
+        return _prepare_part(prepared, output, part, observer, on_plan or no_plan, interrupts)
+    on_ray = prepared.run.engine == "ray"
+    workspace = open_workspace(output, prepared.run.scratch, shared=on_ray)
+    prepared = prepared if workspace.has_places else _patient(prepared)
     supply = make_supply(prepared, workspace)
     is_new = not workspace.has(workspace.plan) and not workspace.has(workspace.manifest)
     if prepared.run.overwrite or not workspace.has(workspace.manifest):
         prepared = with_reuse(prepared)
     if is_new:
+        refuse_surely_unmet(prepared)
         prepared = _survey(prepared, supply, note=observer.note)  # refused before work
+    bounds = functools.partial(first_bounds, prepared) if workspace.has_places else dict
     with (
         interrupts.deferred(),
-        open_job(prepared.plan, prepared.run, workspace, interrupts.check) as opened,
+        on_cluster(prepared.run),
+        open_job(prepared.plan, prepared.run, workspace, interrupts.check, bounds) as opened,
         contextlib.closing(supply),
     ):
         manifest, record, sorted_ones = opened.manifest, {}, list[str]()
@@ -152,31 +158,108 @@ def _prepare(
             (on_plan or no_plan)(prepared)
             resume_note(observer, opened.durable, is_new or prepared.run.overwrite)
             run = EncodingRun(prepared, opened, supply, observer, interrupts.check)
-            record = _encode(run)
+            record = encode(run)
             for source in prepared.plan.sources:
                 refuse_changed(source)
-            final = _order(run, opened.ordered, record).dispatch.frontier.state
-            manifest, sorted_ones = _commit(run, final, workspace, record), _sorted_inputs(run)
+            manifest, sorted_ones = assemble(run, opened, record)
         seconds = time.monotonic() - began
-        if workspace.has_work():
-            if record or not workspace.has(workspace.run_record):  # a crash may have come after it
-                write_run_record(workspace, prepared, record, seconds)
-            workspace.remove_work()
+        _end_work(workspace, prepared, record, seconds)
+    warnings = warnings_of(manifest, prepared.plan.settings, wanted.min_shard_tokens, record)
     return Result(
         output=place_name(output),
         manifest=manifest,
         already_done=not record,
         seconds=seconds,
         run=record,
-        warnings=warnings_of(manifest, prepared.plan.settings, wanted.min_shard_tokens, record)
-        + sorted_ones,
+        warnings=warnings + sorted_ones,
     )
 
 
-def _sorted_inputs(run: EncodingRun) -> list[str]:
-    if run.plan.settings.shuffle:
-        return []
-    return sorted_warnings(units_as_parts(run.books.ledger.in_order()))
+def _end_work(
+    workspace: WorkArea, prepared: Proposal, record: dict[str, Any], seconds: float
+) -> None:
+    """The dataset is there; what is left over goes. A crash may have come before this."""
+    if workspace.has_work():
+        if record or not workspace.has(workspace.run_record):
+            write_run_record(workspace, prepared, record, seconds)
+        workspace.remove_work()
+
+
+def _patient(prepared: Proposal) -> Proposal:
+    return msgspec.structs.replace(prepared, run=patient(prepared.run))
+
+
+def _prepare_part(
+    prepared: Proposal,
+    output: Place,
+    part: Part,
+    observer: Observer,
+    on_plan: Callable[[Proposal], None],
+    interrupts: Interrupts,
+) -> Result:
+    """The leases of one part of a job: its units are recorded, and `finish` makes files of them."""
+    began, plan = time.monotonic(), prepared.plan
+    refuse_in_parts(prepared, output)
+    workspace = open_workspace(output, prepared.run.scratch, shared=True)
+    prepared = _patient(prepared)
+    leases = part.of_leases(leases_of(plan.sources))
+    sources = {number for lease in leases for number in range(lease.first, lease.stop)}
+    supply = make_supply(prepared, workspace, sources)
+    prepared = with_reuse(prepared)
+    with (
+        interrupts.deferred(),
+        open_part(plan, prepared.run, workspace, part, leases, interrupts.check) as opened,
+        contextlib.closing(supply),
+    ):
+        if opened.books is None:
+            raise RefusedError(
+                f"{workspace.where()}: is finished already", hint="`tokenmill verify` compares it"
+            )
+        prepared = _survey(prepared, supply, opened.durable, observer.note)
+        on_plan(prepared)
+        resume_note(observer, opened.durable, not opened.durable)
+        with noted_part(workspace, part, made_with(prepared)) as noted:
+            run = EncodingRun(prepared, opened, supply, observer, interrupts.check)
+            record = encode(run)
+            noted["encoder"] = record["encoder"]
+            for number in sources:
+                refuse_changed(plan.sources[number])
+    counts = Counts()
+    for one in run.books.ledger.by_source:
+        counts.add(one)
+    return Result(
+        output=place_name(output),
+        manifest=Manifest(
+            version=MANIFEST_VERSION,
+            fingerprint=plan.fingerprint,
+            plan=plan.to_dict(),
+            counts=counts.to_dict(),
+            splits=[],
+            sources=[],
+            set_aside=[],
+            files=[],
+        ),
+        already_done=not record["units_encoded"],
+        seconds=time.monotonic() - began,
+        run=record,
+        warnings=[],
+        part=str(part),
+    )
+
+
+def refuse_in_parts(prepared: Proposal, output: Place) -> None:
+    if prepared.plan.settings.reads_part:
+        raise UsageError(
+            "--part: --limit-docs and --limit-tokens read the inputs in order, which parts cannot",
+            hint="leave --part out; with --shuffle a limit works in parts, too",
+        )
+    if prepared.run.overwrite:
+        raise UsageError(
+            "--part: cannot be used with --overwrite: one part would remove what others have done",
+            hint=f"remove {place_name(output)} before the first part begins",
+        )
+    if not isinstance(output, str | os.PathLike):
+        raise UsageError("--part: no other process could open this output")
 
 
 def download(
@@ -200,7 +283,7 @@ def download(
         whole = msgspec.structs.replace(prepared.plan.settings, limit_docs=0, limit_tokens=0)
         plan = msgspec.structs.replace(prepared.plan, settings=whole)
         prepared = msgspec.structs.replace(prepared, plan=plan)
-        supply, sources = make_supply(prepared, Workspace(output)), plan.sources
+        supply, sources = make_supply(prepared, open_workspace(output)), plan.sources
         prepared = _survey(prepared, supply)
         (on_plan or no_plan)(prepared)
         log = EventLog(observer or Observer())
@@ -220,15 +303,6 @@ def download(
         seconds=time.monotonic() - began,
         revisions=prepared.plan.revisions,
     )
-
-
-def open_workspace(output: Place, scratch: str = "") -> WorkArea:
-    """The output in a folder, or in a store of whole files."""
-    if isinstance(output, str | os.PathLike):
-        return Workspace(output, scratch)
-    if not hasattr(output, "write_parts"):
-        raise UsageError(f"{output.where()}: cannot be written to")
-    return ObjectWorkspace(cast("ObjectStore", output), scratch)
 
 
 def no_plan(_: Proposal) -> None:
@@ -252,14 +326,17 @@ def _refuse_early(wanted: Options, output: str | os.PathLike[str]) -> None:
         plan_settings(wanted, output)
 
 
-def make_supply(prepared: Proposal, workspace: WorkArea) -> Downloads:
+def make_supply(prepared: Proposal, workspace: WorkArea, only: set[int] | None = None) -> Downloads:
+    """`only`: numbers of the sources that are read; None: all."""
     run = prepared.run
-    return Downloads(prepared.plan, workspace, keep=run.keep_downloads, downloads=run.downloads)
+    return Downloads(
+        prepared.plan, workspace, keep=run.keep_downloads, downloads=run.downloads, only=only
+    )
 
 
 def with_needs(prepared: Proposal) -> Proposal:
     """For `plan`: what would be downloaded; only `prepare` refuses."""
-    supply = make_supply(prepared, Workspace(prepared.output))
+    supply = make_supply(prepared, open_workspace(prepared.output))
     supply.survey()
     return msgspec.structs.replace(prepared, needs=supply.needs())
 
@@ -287,11 +364,14 @@ def forecast(
     prepared = propose(inputs, output, wanted, keep_listings=False)
     done = FinishedWork()
     if not prepared.run.overwrite:
-        refuse_output(prepared.plan, Workspace(output))
+        refuse_output(prepared.plan, open_workspace(output))
         done = finished_work(output)
     prepared = with_reuse(with_needs(prepared))
     minimum = None if least is None else parse_count(least, what="--min-shard-tokens")
-    estimate = make_estimate(prepared, probe=probe, min_shard_tokens=minimum, done=done)
+    known = known_amounts(prepared.plan)
+    estimate = make_estimate(
+        prepared, probe=probe, min_shard_tokens=minimum, done=done, known=known
+    )
     return prepared, estimate
 
 
@@ -323,36 +403,24 @@ def propose(
     """
     shelf = ListCache(read_from_cache)
     revisions = functools.partial(bound_revisions, open_workspace(output))
-    prepared = make_plan(inputs, place_name(output), options, shelf, revisions)
+    prepared = make_plan(
+        inputs, place_name(output), options, shelf, revisions, _dataset_finder(output)
+    )
     for name, content in shelf.new.items() if keep_listings else ():
         with contextlib.suppress(TokenmillError):  # then the Hub is asked again
             keep_in_cache(name, content)
     return prepared
 
 
-def _commit(
-    run: EncodingRun, final: State, workspace: WorkArea, record: dict[str, Any]
-) -> Manifest:
-    """Make what no unit wrote, and publish; what that took is added to the record of the run."""
-    # Workers have written the first copy of the tokens; the others may take a while.
-    others = [layout.format for layout in copies_of(run.plan.settings)[1:]]
-    if others:
-        run.log.observer.note(f"encoded; now writing {', '.join(others)}")
-    began = time.monotonic()
-    manifest = committing.commit(
-        run.plan,
-        run.books.ledger,
-        final,
-        workspace,
-        run.check_interrupt,
-        allow_empty=run.settings.allow_empty_split or run.plan.settings.limited,
-        make_files=functools.partial(_make_files, run.settings, run.log),
-        room=run.prepared.budget.share,
-    )
-    if others:
-        record["seconds_making"] = round(time.monotonic() - began, 3)
-    record |= {"timeline": run.log.timeline, "retries": run.snapshot.retries}
-    return manifest
+def _dataset_finder(output: Place) -> FindDataset:
+    """Opens prepared datasets that a mixture names; none of them may be the output."""
+
+    def find(path: str, settings: PlanSettings) -> SourceListing:
+        from tokenmill.dataset.reuse import find_prepared
+
+        return find_prepared(path, settings, place_name(output))
+
+    return find
 
 
 def export(
@@ -377,109 +445,42 @@ def export(
     parsed = None if memory is None else parse_bytes(memory, what="--memory")
     budget = fit_budget(workers, parsed)
     run = RunSettings(workers=budget.workers, memory=budget.memory, **timer_knobs())
+    run = patient(run) if is_bucket(output) else run
     if budget.note and observer:
         observer.note(budget.note)
-    make_files = functools.partial(_make_files, run, EventLog(observer or Observer()))
+    making = functools.partial(make_files, run, EventLog(observer or Observer()))
     return converting.export(
         directory,
         output,
         overwrite=overwrite,
         note=note,
-        make_files=make_files,
+        make_files=making,
         room=budget.share,
         **options,
     )
 
 
-def _make_files(
-    settings: RunSettings, log: EventLog, job: FileJob, files: list[FileTask], maker: FileMaker
-) -> None:
-    """Files of other formats or of another dataset, by all workers; by this process if that is
-    quicker than to start them."""
-    size = sum(weight_of(job.settings, file) for file in files)
-    if not files:
-        return
-    if size < settings.make_bytes:
-        settings = msgspec.structs.replace(settings, workers=0)
-    log.add(FilesBegun(len(files), size))
-    # Free if the server runs already. It opens no encoder.
-    start_fork_server(
-        tokenizer="", pattern="", encoder="auto", encoder_check="none",
-        workers=settings.workers, start_method=settings.start_method,
-    )  # fmt: skip
-    run = FilesRun(job, files, settings, log, maker)
-    _work(run)
-    run.report()
+def export_by_source(
+    directory: Place, output: str | os.PathLike[str], *, name: str | None = None, **options: Any
+) -> dict[str, Result]:
+    """A dataset for each source of a mixture, or for each input file, in folders of their names."""
+    from tokenmill.dataset.loader import open_dataset
+    from tokenmill.dataset.order.one_source import folder_names
 
-
-def _work(run: Run) -> None:
-    from tokenmill.engines.inline import run_inline
-    from tokenmill.engines.local.supervisor import LocalEngine
-
-    if run.settings.workers == 0:
-        run_inline(run)
-    else:
-        LocalEngine(run).work()
-
-
-def _durably(run: UnitsRun) -> None:
-    """Work on every unit that is not durable yet; all of them are when this returns."""
-    try:
-        _work(run)
-    except (TokenmillError, Interrupted) as error:
-        # The error that stopped us is the news, not that syncing fails too.
-        books = run.books
-        with contextlib.suppress(TokenmillError):
-            books.sync_now()  # the units that are written count
-        if isinstance(error, Interrupted) and not (books.resumed_units or books.encoded_units):
-            error.reword(lambda text: text.replace("finished work is kept", NOTHING_FINISHED))
-        raise
-    run.books.sync_now()
-
-
-def _order(
-    run: EncodingRun, ordered: list[UnitRecord], record: dict[str, Any]
-) -> EncodingRun | OrderRun:
-    """The second half of a shuffled job: documents to their places, in the order of their keys."""
-    if not run.plan.settings.shuffle:
-        return run
-    began, ledger = time.monotonic(), run.books.ledger
-    run.books.on_durable = lambda records: None
-    run.log.observer.note("encoded; now bringing the documents into their order")
-    chosen = choose_documents(run)
-    last = order_documents(run, ledger, ordered, _durably, chosen)
-    if chosen is not None:
-        ledger.choose(chosen.by_source, chosen.mix_counts)
-    record["seconds_ordering"] = round(time.monotonic() - began, 3)
-    return last
-
-
-def _encode(run: EncodingRun) -> dict[str, Any]:
-    """Encode and write every unit that is not durable yet; all of them are when this returns."""
-    books, decision = run.books, run.prepared.decision
-    books.on_durable = run.supply.units_durable
-    run.supply.start()
-    began = time.monotonic()
-    _durably(run)
-    stats = dict(run.dispatch.stats)
-    reused = {
-        "from": run.settings.reuse,
-        "documents": stats.pop("reused_documents", 0),
-        "tokens": stats.pop("reused_tokens", 0),
-        "encoded": stats.pop("encoded_documents", 0),
-    }
-    return {
-        "seconds_milling": round(time.monotonic() - began, 3),
-        "seconds_starting": round(run.seconds_starting, 3),  # of these, until a worker was ready
-        "units_resumed": books.resumed_units,
-        "units_encoded": books.encoded_units,
-        "probes": run.snapshot.probes,
-        "encoder_check": run.settings.encoder_check,
-        "encoder": {
-            "name": decision.encoder,
-            "rules": decision.rules,
-            "why": decision.why,
-            **stats,
-        },
-        **({"reused": reused} if run.settings.reuse else {}),
-    }
+    workspace = open_workspace(output)
+    if workspace.has(workspace.manifest):
+        raise UsageError(
+            f"-o {output}: holds a dataset, and --by-source writes a folder for each source",
+            hint="give a new folder",
+        )
+    results: dict[str, Result] = {}
+    for source, folder in folder_names(open_dataset(directory).manifest).items():
+        results[source] = export(
+            directory,
+            os.path.join(output, folder),
+            only=source,
+            name=f"{name}_{folder}" if name else folder,
+            verified=any(not result.already_done for result in results.values()),
+            **options,
+        )
+    return results

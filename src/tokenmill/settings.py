@@ -6,6 +6,7 @@ its fingerprint. Run settings decide only how the work is done; they are free on
 
 from __future__ import annotations
 
+import os
 from fractions import Fraction
 from typing import Any, Literal
 from unicodedata import category
@@ -27,6 +28,7 @@ Compression = Literal["none", "zstd"]
 Dtype = Literal["uint16", "uint32"]
 
 StartMethod = Literal["fork", "spawn", "forkserver"]
+Engine = Literal["local", "ray"]
 
 # As fast as fork and faster than spawn (docs/log.md), and unlike fork it copies nothing of the
 # threads and locks that the caller's process happens to hold.
@@ -127,7 +129,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
 # Settings that came later: at their default they are in no plan, so that a plan of before is the
 # same plan.
-LEFT_OUT = ("text_template", "where", "shuffle", "mixture")
+LEFT_OUT = ("text_template", "where", "shuffle", "mixture", "reshuffle", "only")
 
 
 class MixShare(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,6 +152,14 @@ class MixSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def names(self) -> list[str]:
         return [share.name for share in self.shares]
+
+
+class Reshuffle(msgspec.Struct, frozen=True, kw_only=True):
+    """`export --shuffle`: documents in the order of keys that are made of the seed, of the
+    checksum of a dataset, and of their numbers in it."""
+
+    seed: int
+    of: str
 
 
 class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,6 +186,8 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
     where: str = ""  # a condition that rows must meet
     mixture: MixSettings | None = None
     shuffle: bool = False  # documents in the order of their keys, see tokens/order.py
+    reshuffle: Reshuffle | None = None  # since then `export` has shuffled them
+    only: str = ""  # `export --by-source`: the source whose documents are here
 
     @property
     def first(self) -> Layout:
@@ -200,7 +212,19 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
     def reads_part(self) -> bool:
         """Whether inputs may be left unread: of a shuffled job even the first documents may be
         anywhere."""
-        return self.limited and not self.shuffle
+        return self.limited and not self.by_key
+
+    @property
+    def by_key(self) -> bool:
+        """Whether documents get their places by keys once all are encoded: of a shuffled dataset,
+        and of a mixture, which chooses them by their keys."""
+        return self.shuffle or self.mixture is not None
+
+    @property
+    def reordered(self) -> bool:
+        """Whether documents are not in the order of their sources and rows: then the index has a
+        source and a row for each of them, and a table of documents by source and row."""
+        return self.by_key or self.reshuffle is not None
 
     @property
     def unlimited(self) -> PlanSettings:
@@ -232,6 +256,10 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.convert({**stored, "layouts": [first, *stored.get("more", ())]}, cls)
 
 
+STORE_SECONDS = 300.0  # the same, where it waits for a store
+STUCK_SECONDS = 60.0  # a worker that was silent for so long is hung
+
+
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How the work is done. Free to change whenever a job is resumed."""
 
@@ -246,8 +274,31 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     keep_downloads: bool = True
     downloads: int = DEFAULT_DOWNLOADS
     scratch: str = ""  # the folder for units that wait for their place; "": the work folder
+    engine: Engine = "local"
+    max_actors: int = 0  # on a cluster; 0: one for every core
+    ray_address: str = ""  # of a running cluster; "": start one on this machine
     reuse: str = ""  # a finished dataset whose documents need not be encoded again
     sync_seconds: float = 2.0
     sync_bytes: int = 256_000_000
-    stuck_seconds: float = 60.0
+    stuck_seconds: float = STUCK_SECONDS
     make_bytes: float = 32_000_000  # of files to make: fewer are not worth the start of workers
+
+
+def patient(run: RunSettings) -> RunSettings:
+    """For a store without places: a worker that puts a unit into a bucket may have to wait for the
+    bucket, and is not hung."""
+    if run.start_method == "fork":  # a bucket's client has threads, which a fork loses
+        run = msgspec.structs.replace(run, start_method="forkserver")
+    if run.stuck_seconds == STUCK_SECONDS:
+        run = msgspec.structs.replace(run, stuck_seconds=STORE_SECONDS)
+    return run
+
+
+def timer_knobs() -> dict[str, Any]:
+    """Timers that tests shorten; a user has no reason to."""
+    knobs = {}
+    for name in ("sync_seconds", "stuck_seconds", "make_bytes"):
+        value = os.environ.get(f"TOKENMILL_{name.upper()}")
+        if value and value.replace(".", "", 1).isdigit():
+            knobs[name] = float(value)
+    return knobs

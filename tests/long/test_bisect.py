@@ -26,8 +26,9 @@ from support.inputs import write_parquet
 from support.text import small_ranges  # noqa: F401
 
 import tokenmill
-from tokenmill import pipeline
-from tokenmill.engines.unit import EncodedUnit, UnitWorker
+from tokenmill import assembly
+from tokenmill.engines.unit import UnitWorker
+from tokenmill.engines.writing.encoded_unit import EncodedUnit
 from tokenmill.errors import TokenmillError, WorkerError
 
 FAULTS: dict[str, tuple[Callable[[], object], str]] = {
@@ -233,7 +234,7 @@ def test_units_behind_it_wait_and_spill(tmp_path: Path, monkeypatch: pytest.Monk
         spill(self, path)
 
     left: list[Path] = []
-    commit = pipeline.committing.commit
+    commit = assembly.committing.commit
 
     def look(*args: object, **options: object) -> object:
         left.extend((tmp_path / "o" / ".tokenmill" / "spill").iterdir())
@@ -241,7 +242,7 @@ def test_units_behind_it_wait_and_spill(tmp_path: Path, monkeypatch: pytest.Monk
 
     with monkeypatch.context() as patch:
         plant(patch)
-        patch.setattr(pipeline.committing, "commit", look)
+        patch.setattr(assembly.committing, "commit", look)
         patch.setattr(EncodedUnit, "spill", noted)
         patch.setattr(EncodedUnit, "held_bytes", property(lambda self: 10**9))
         result = tokenmill.prepare(

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 from tokenmill.errors import InputError, SourceError
-from tokenmill.planning.estimate import _known_nulls
+from tokenmill.planning.counted import _known_nulls
 from tokenmill.settings import Reading
 from tokenmill.inputs.kinds import segments_of
 from tokenmill.inputs.find import find_sources

@@ -29,7 +29,7 @@ def test_units_that_wait_for_their_place_are_spilled_and_come_out_the_same(
     large_inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first unit sticks for a while; the other worker runs ahead of it and must spill."""
-    from tokenmill.engines.unit import EncodedUnit
+    from tokenmill.engines.writing.encoded_unit import EncodedUnit
 
     tokenmill.prepare(large_inputs, tmp_path / "a", workers=0)
     right, spill = UnitWorker.encode_batch, EncodedUnit.spill

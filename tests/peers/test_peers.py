@@ -16,8 +16,10 @@ from support.peer_packages import MUST, peer
 from support.shard_of import GOLDEN, files_of, shard_of
 
 import tokenmill
+from tokenmill.cli.convert import data_path_options
 from tokenmill.formats import FORMATS
 from tokenmill.formats.datatrove import metric
+from tokenmill.pipeline import export_by_source
 
 # Warnings of other people's packages are theirs.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -57,6 +59,25 @@ def test_megatron_reads_every_document(prepared: Any, documents: list[list[int]]
         assert len(dataset.document_indices) == len(dataset) + 1
         found += [dataset[i].tolist() for i in range(len(dataset))]
     assert found == documents
+
+
+def test_megatron_opens_the_prefixes_of_single_sources(
+    inputs: list[Path], tokenizer: str, tmp_path: Path
+) -> None:
+    """The options that `export --by-source` prints, as Megatron's blend reads them."""
+    indexed = peer("megatron.core.datasets.indexed_dataset")
+    utils = peer("megatron.core.datasets.utils")
+    tokenmill.prepare(inputs, tmp_path / "d", val="none", tokenizer=tokenizer, workers=0)
+    results = export_by_source(tmp_path / "d", tmp_path / "o", format="megatron", workers=0)
+    blend = data_path_options(results)["--data-path"].split()
+    prefixes, weights = utils.get_blend_from_list(blend)
+    assert sum(weights) == pytest.approx(1, abs=1e-5)
+    whole = tokenmill.open_dataset(tmp_path / "d")["train"].documents
+    found = []
+    for prefix in prefixes:
+        dataset = indexed.IndexedDataset(prefix)
+        found += [dataset[i].tolist() for i in range(len(dataset))]
+    assert found == [np.asarray(one).tolist() for one in whole]
 
 
 def test_megatrons_own_builder_writes_the_same_bytes(

@@ -42,3 +42,12 @@ if __name__ == "__main__":
         [sys.executable, "-c", script, sample, tmp_path / "out"], capture_output=True, text=True
     )
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+def test_neither_coordinator_nor_worker_imports_what_few_jobs_need() -> None:
+    """pyarrow.compute takes 0.1 s in each of them."""
+    script = "import sys, tokenmill.pipeline, tokenmill.engines.local.worker; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    loaded = done.stdout.split()
+    assert "tokenmill.output.order.sorted_run" in loaded, done.stderr
+    assert "pyarrow.compute" not in loaded

@@ -145,3 +145,12 @@ def test_an_export_by_workers_is_what_one_process_exports(
     assert dataset_bytes(tmp_path / "o") == dataset_bytes(tmp_path / "p")
     made = {event["file"] for event in events(done.stderr, "file_made")}
     assert {name.partition("-")[0] for name in made} == {"mds", "parquet"}
+
+
+@pytest.mark.parametrize("name", ["mds", "llmc,hf,parquet"])
+def test_workers_open_a_folder_that_several_machines_share(
+    name: str, source: Path, clean: dict[str, dict[str, bytes]], tmp_path: Path
+) -> None:
+    tokenmill.prepare(source, f"shared:{tmp_path / 'o'}", format=name, workers=2, **SETTINGS)
+    assert dataset_bytes(tmp_path / "o") == clean[name]
+    assert not list((tmp_path / "o").glob(".*"))

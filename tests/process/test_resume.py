@@ -271,7 +271,7 @@ def test_a_manifest_that_another_coordinator_removes_is_not_called_damaged(
         return load(store)
 
     monkeypatch.setattr(job.Manifest, "load", removed_meanwhile)
-    job._refuse_foreign(workspace)
+    job.refuse_foreign(workspace)
 
 
 def test_what_an_earlier_run_did_is_no_part_of_the_speed(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ import pytest
 from support.commands import command, dataset_bytes
 
 import tokenmill
-from tokenmill import pipeline
+from tokenmill import assembly
 from tokenmill.cli import prepare as cli_prepare
 from tokenmill.dataset.status import status
 from tokenmill.engines.events import Event, UnitDone
@@ -87,14 +87,14 @@ def test_a_signal_that_a_library_swallowed_is_not_forgotten(
 def test_a_signal_in_the_commit_is_for_the_caller_when_all_is_done(
     inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = pipeline.committing.commit
+    commit = assembly.committing.commit
 
     def signalled(*args: object, **options: object) -> object:
         send()
         send()
         return commit(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(pipeline.committing, "commit", signalled)
+    monkeypatch.setattr(assembly.committing, "commit", signalled)
     with pytest.raises(KeyboardInterrupt):
         tokenmill.prepare(inputs, tmp_path / "o", workers=0)
     assert (tmp_path / "o" / "run.json").exists()
@@ -112,7 +112,7 @@ def test_a_signal_while_pieces_are_checked_stops_the_check(
         raise RuntimeError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline.committing, "commit", fails)
+        patch.setattr(assembly.committing, "commit", fails)
         with pytest.raises(RuntimeError):
             tokenmill.prepare(inputs, tmp_path / "o", workers=0)
     checked: list[object] = []

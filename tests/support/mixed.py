@@ -5,6 +5,7 @@ It shares no code with what it checks but the tables of encodings.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,8 @@ import tokenmill
 
 GOLDEN, CHOICE, COPY = 0x9E3779B97F4A7C15, 0x2545F4914F6CDD1D, 0xD1342543DE82EF95
 ORDER, HOLD_OUT = 1, 2
+EOT = 50256
+FRAMES = {"append": (0, 1), "prepend": (1, 0), "none": (0, 0)}  # separators around a document
 
 
 class MixedDocument(NamedTuple):
@@ -54,14 +57,32 @@ def found_documents(
         twin = seen[fingerprint] = seen.get(fingerprint, -1) + 1
         lane = xxhash.xxh3_64_intdigest(f"{fingerprint} {twin}".encode())
         column = columns.get(source["mix"], "text")
-        for row, (position, text) in enumerate(reference.rows(folder / source["name"], column)):
-            ids = (*reference.encoded("gpt2", text), 50256)
+        for row, (position, ids) in enumerate(rows_of(folder / source["name"], column)):
             document = MixedDocument(position_key(seed, ORDER, lane, position), number, row, ids)
             if position_key(seed, HOLD_OUT, lane, position) < int(held * 2**64):
                 val.append(document)
             else:
                 train.setdefault(source["mix"], []).append(document)
     return train, sorted(val)
+
+
+def rows_of(path: Path, column: str) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Position and ids of every row, with a separator behind them; of a prepared dataset, its
+    documents to train on that are whole."""
+    if not path.is_dir():
+        for position, text in reference.rows(path, column):
+            yield position, (*reference.encoded("gpt2", text), EOT)
+        return
+    dataset = tokenmill.open_dataset(path)
+    before, after = FRAMES[dataset.settings.first.eot]
+    documents, position = dataset["train"].documents, 0
+    for number in range(len(documents)):
+        if documents.span(number) == documents.whole_span(number):
+            ids = documents[number].tolist()
+            assert ids[:before] == [EOT] * before
+            text = ids[before : len(ids) - after]
+            yield position, (*text, EOT)
+            position += 1
 
 
 def taken(documents: list[MixedDocument], budget: int, unit: str = "tokens") -> list[MixedDocument]:

@@ -24,12 +24,14 @@ from tokenmill.keywords import MEANT, SENTENCES, in_keywords, sentence
 from tokenmill.planning.options import Options
 
 FUNCTIONS = (
-    "prepare", "plan", "fineweb", "download", "export", "adopt", "verify", "verify_deep",
+    "prepare", "plan", "fineweb", "download", "finish", "export", "adopt", "verify", "verify_deep",
     "inspect", "inspect_document", "inspect_row", "open_dataset",
 )  # fmt: skip
 PAGE = ROOT / "docs" / "python.md"
 # Options that say what is printed, or where options come from; Python has other ways for these.
-PRINTED = {"as_json", "progress", "download_only", "config", "save", "full", "deep", "help"}
+PRINTED = {
+    "as_json", "progress", "download_only", "config", "save", "full", "deep", "help", "by_source",
+}  # fmt: skip
 PRINTED |= {"quarantine"}  # Python reads quarantine.jsonl, or tokenmill.dataset.inspection
 
 
@@ -51,6 +53,7 @@ def options(command: str) -> dict[str, click.Parameter]:
         (("plan",), ("plan",), {"quiet"}),
         (("fineweb",), ("fineweb",), {"observer", "on_plan"}),
         (("export",), ("export",), {"observer"}),
+        (("finish",), ("finish",), {"observer"}),
         (("import",), ("adopt",), {"quiet"}),
         (("verify",), ("verify", "verify_deep"), {"threads", "seconds", "on_progress"}),
         (("inspect",), ("inspect", "inspect_document", "inspect_row"), set()),

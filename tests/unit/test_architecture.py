@@ -23,6 +23,7 @@ WRITERS = (
     "system.cache",
     "system.lock",
     "system.store",
+    "output.objects.shared_folder",
 )
 
 

@@ -21,6 +21,7 @@ def document_lines(view: DocumentView, *, full: bool, color: bool) -> list[str]:
     lines = [
         f"{view.split} document {view.document:,} of {view.documents:,}",
         f"  source  {printable(view.source)}, row {view.row:,} (counted from 0)",
+        *_origin_lines(view),
         f"  tokens  {view.first_token:,} to {view.first_token + view.tokens - 1:,} of {view.split}"
         f" ({view.tokens:,})",
     ]
@@ -56,6 +57,15 @@ def row_lines(view: RowView, directory: str) -> list[str]:
     if not view.documents:
         lines.append(f"  {view.state}: {view.reason}")
     return [printable(line) for line in lines]
+
+
+def _origin_lines(view: DocumentView) -> list[str]:
+    """Of a document of a prepared dataset: what that was made from."""
+    if view.origin is None:
+        return []
+    origin, name = view.origin, printable(view.source)
+    made = f"{printable(origin.source)}, row {origin.row:,}"
+    return [f"  there   train document {origin.document:,} of the dataset {name}, made from {made}"]
 
 
 def _in_lines(places: list[dict[str, Any]]) -> list[str]:

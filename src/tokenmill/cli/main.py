@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from tokenmill._version import __version__
-from tokenmill.cli.convert import export_command, import_command, mix
+from tokenmill.cli.convert import export_command, finish, import_command, mix
 from tokenmill.cli.doctor import doctor
 from tokenmill.cli.help import WHOLE_NUMBER, OrderedGroup, asks_for_json, choices
 from tokenmill.cli.options import CONTEXT, JSON, command, echo_json, examples
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tokenmill.dataset.verification import Report
 
 QUARANTINED_SHOWN = 20
-RESUMABLE = ("prepare", "fineweb", "export", "import")
+RESUMABLE = ("prepare", "fineweb", "finish", "export", "import")
 
 
 def main() -> None:
@@ -285,6 +285,7 @@ for _one in (
     status,
     verify,
     inspect,
+    finish,
     export_command,
     import_command,
     mix,

@@ -79,7 +79,7 @@ MIX = click.option(
     metavar="FILE",
     type=click.Path(),
     show_default=False,
-    help="A mix.toml with sources, their inputs and weights, in place of INPUTS; with --shuffle.",
+    help="A mix.toml with sources, their inputs and weights, in place of INPUTS.",
 )
 
 FINEWEB = [
@@ -233,6 +233,19 @@ LAYOUT = [
     ),
 ]
 
+SCRATCH = click.option(
+    "--scratch",
+    type=click.Path(file_okay=False),
+    default="",
+    show_default="inside the output folder",
+    metavar="DIR",
+    help="A folder on a local disk for tokens that wait to be written.",
+)
+
+ALLOW_EMPTY = click.option(
+    "--allow-empty-split", is_flag=True, help="Commit also if a split has no documents."
+)
+
 SPLITS = [
     click.option(
         "--split",
@@ -256,9 +269,7 @@ SPLITS = [
         type=click.Path(),
         help="Files, a folder or a glob for the validation split; may be repeated.",
     ),
-    click.option(
-        "--allow-empty-split", is_flag=True, help="Commit also if a split has no documents."
-    ),
+    ALLOW_EMPTY,
     click.option(
         "--shuffle",
         is_flag=True,
@@ -283,7 +294,8 @@ RUN = [
         "--workers",
         type=WHOLE_NUMBER,
         metavar="N",
-        help="Worker processes; 0: do everything in this process.  [default: usable cores]",
+        help="Worker processes; 0: do everything in this process.  [default: usable cores; 1 for "
+        "less than 2 MB]",
     ),
     click.option(
         "--memory",
@@ -337,14 +349,7 @@ RUN = [
     click.option(
         "--downloads", type=WHOLE_NUMBER, default=4, metavar="N", help="Parallel downloads."
     ),
-    click.option(
-        "--scratch",
-        type=click.Path(file_okay=False),
-        default="",
-        show_default="inside the output folder",
-        metavar="DIR",
-        help="A folder on a local disk for tokens that wait to be written.",
-    ),
+    SCRATCH,
     click.option(
         "--reuse",
         type=click.Path(file_okay=False),
@@ -352,6 +357,27 @@ RUN = [
         show_default="none",
         metavar="OLD",
         help="A finished dataset: documents of unchanged sources are taken from it, not encoded.",
+    ),
+    click.option(
+        "--part",
+        default="",
+        show_default="the whole job",
+        metavar="I/N",
+        help="Do part I of N (from 0; auto/N: as Slurm or Kubernetes say) on one of several "
+        "machines; then `finish`.",
+    ),
+    click.option(
+        "--engine",
+        default="local",
+        **choices("local", "ray"),
+        help="Where the work is done: local (processes of this machine) or ray (a cluster).",
+    ),
+    click.option(
+        "--ray-address",
+        default="",
+        show_default="start one on this machine",
+        metavar="ADDRESS",
+        help="With --engine ray: the address of a running cluster.",
     ),
     click.option("--overwrite", is_flag=True, help="Replace a dataset that tokenmill made in DIR."),
     JSON,

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from tokenmill.cli.config import refuse_existing, save_config
 from tokenmill.cli.help import flag_places
@@ -108,18 +109,21 @@ def run_prepare(
 ) -> int:
     if not download_only:  # first of all: the encoder opens on one core, we import on the other
         from tokenmill.engines.local.forkserver import start_fork_server
+        from tokenmill.engines.local.small_jobs import is_small
 
+        if _may_choose(options) and is_small((*inputs, *options["val_inputs"])):
+            options |= {"workers": 1, "start_method": "fork"}
         start_fork_server(**options)
     from tokenmill import pipeline
     from tokenmill.cli import summary
     from tokenmill.cli.progress import shown_progress
-    from tokenmill.output.workspace import Workspace
+    from tokenmill.output.objects.opening import open_workspace
 
     def on_plan(prepared: Proposal) -> None:
         global _begun
         _begun = not download_only
         if not download_only:
-            Workspace(output).put_command(safe(same_command()))
+            open_workspace(output, shared=bool(options["part"])).put_command(safe(same_command()))
         if not quiet and progress != "json":
             click.echo("\n".join(summary.plan_lines_before(prepared)), err=True)
 
@@ -134,6 +138,16 @@ def run_prepare(
         return EXIT_OK
     echo_json(summary.result_dict(result)) if as_json else summary.echo_summary(result)
     return EXIT_QUARANTINED if result.manifest.counts["quarantined"] else EXIT_OK
+
+
+def _may_choose(options: dict[str, Any]) -> bool:
+    """Whether how many workers there are, and how they are started, is left to us.
+
+    Two workers are worth their start where the reference encodes everything.
+    """
+    asked = click.get_current_context().get_parameter_source("start_method")
+    slow = options["encoder"] == "reference" or options["encoder_check"] == "all"
+    return options["workers"] is None and asked is ParameterSource.DEFAULT and not slow
 
 
 @command(

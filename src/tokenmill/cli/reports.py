@@ -85,7 +85,8 @@ def plan_lines(prepared: Proposal, estimate: Estimate) -> list[str]:
     if len(skipped) > SOURCES_SHOWN:
         lines.append(f"  skipped {len(skipped) - SOURCES_SHOWN} more")
     lines += [_tokens_line(estimate), *_file_lines(prepared, estimate)]
-    table = table_lines(estimate.mixture, estimated=True)
+    estimated = any(row.estimated for row in estimate.mixture)
+    table = table_lines(estimate.mixture, estimated=estimated)
     lines += [f"  {printable(line)}" for line in table]
     if prepared.needs is None and estimate.disk_bytes >= 0:  # else `plan_lines_before` says it
         free = f", {show_bytes(estimate.disk_free)} free" if estimate.disk_free >= 0 else ""
@@ -175,6 +176,14 @@ def _time_line(e: Estimate) -> str:
 # --- inspect ---------------------------------------------------------------------------------
 
 
+def _order_words(settings: dict[str, Any]) -> str:
+    """How the documents were brought into their order, and which of them are here."""
+    only = f", only {settings['only']}" if "only" in settings else ""
+    if "reshuffle" in settings:
+        return f"{only}, shuffled by export with seed {settings['reshuffle']['seed']}"
+    return only + (f", shuffled with seed {settings['seed']}" if settings.get("shuffle") else "")
+
+
 def summary_lines(summary: Summary) -> list[str]:
     s, counts = summary.settings, summary.counts
     val = msgspec.convert(s["val"], Val)
@@ -182,7 +191,7 @@ def summary_lines(summary: Summary) -> list[str]:
     dtype = get_format(first.format).shown_dtype(first)
     shards = f", {s['shard_tokens']:,} tokens per shard ({s['cut']})" if s["shard_tokens"] else ""
     bos = f", bos {s['bos_id']}" if s.get("bos_id", -1) >= 0 else ""
-    order = f", shuffled with seed {s['seed']}" if s.get("shuffle") else ""
+    order = _order_words(s)
     lines = [
         f"{summary.directory}: {counted(counts['tokens'], 'token')}, "
         f"{counted(counts['documents'], 'document')}, "

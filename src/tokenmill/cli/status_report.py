@@ -43,12 +43,31 @@ def status_lines(found: Status, here: str) -> list[str]:
     lines += [f"  {'bound to' if i == 0 else '':8}  {x}" for i, x in enumerate(_binding(found))]
     if found.finished:
         lines.append(f"  made      {found.finished}")
-    lines += _why_stopped(found)
+    lines += _part_lines(found)
+    lines += [] if found.parts else _why_stopped(found)
     if found.process:
         lines.append(f"  running   process {found.process} is at work here now")
     if found.files and found.state == "foreign":
         lines.append(f"  files     {', '.join(found.files[:5])}")
     return [printable(line) for line in [*lines, *_going_on(found, here)]]
+
+
+def _part_lines(found: Status) -> list[str]:
+    """Of a job on several machines: each part that is not complete, and how many are."""
+    if not found.parts:
+        return []
+    left = [part for part in found.parts if part.leases_done < part.leases]
+    complete = len(found.parts) - len(left)
+    lines = [
+        f"  leases    {found.leases_done:,} of {found.leases:,} complete",
+        f"  parts     {complete:,} of {len(found.parts):,} complete",
+    ]
+    for part in left:
+        said = f"{part.state} on {part.host}, {part.when}" if part.state else "not begun"
+        why = f": {part.message.splitlines()[0]}" if part.message else ""
+        done = f"{part.leases_done:,} of {part.leases:,} leases"
+        lines.append(f"    {part.part:8}  {done}, {said}{why}")
+    return lines
 
 
 def _why_stopped(found: Status) -> list[str]:
@@ -90,6 +109,11 @@ def _going_on(found: Status, here: str) -> list[str]:
     if found.process:
         return ["  next      wait for it, or stop it with Ctrl-C: what is durable stays"]
     if found.state == "unfinished":
+        if found.parts:
+            if found.leases_done == found.leases:
+                return [f"  go on     tokenmill finish {shlex.quote(found.directory)}"]
+            left = [part.part for part in found.parts if part.leases_done < part.leases]
+            return [f"  go on     with these parts: {', '.join(left)}; then `finish`"]
         if not found.command:
             return [f"  go on     with the same call or command of `{found.made_by}`"]
         there = "" if found.folder in ("", here) else f"cd {shlex.quote(found.folder)} && "

@@ -18,6 +18,7 @@ from tokenmill.pipeline import DownloadReport
 from tokenmill.planning.make import Proposal
 from tokenmill.planning.mixture.table import manifest_rows, table_lines
 from tokenmill.settings import PlanSettings, Val
+from tokenmill.system.buckets.address import is_bucket
 
 
 def plan_line(prepared: Proposal) -> str:
@@ -210,7 +211,22 @@ def check_line(result: Result) -> str:
     return f"{what} encoded again by the reference, all equal{more}"
 
 
+def echo_part(result: Result) -> None:
+    """Of one part of a job: what is recorded of it, and how to go on."""
+    counts = result.manifest.counts
+    done = "was done already" if result.already_done else "is done"
+    click.echo(
+        f"part {result.part} {done}: {counted(counts['documents'], 'document')}, "
+        f"{counted(counts['tokens'], 'token')}, {counted(counts['quarantined'], 'row')} quarantined"
+    )
+    output = shlex.quote(result.output)
+    click.echo(f"when all parts are done: tokenmill finish {output}")
+
+
 def echo_summary(result: Result) -> None:
+    if result.part:
+        echo_part(result)
+        return
     manifest, counts = result.manifest, result.manifest.counts
     settings = manifest.settings
     echo_files(result)
@@ -264,6 +280,10 @@ def echo_load_lines(result: Result) -> None:
     if not files:
         return
     click.echo("\nload it:")
+    if is_bucket(result.output):
+        click.echo("  import tokenmill")
+        click.echo(f"  tokens = tokenmill.open_dataset({result.output!r})['train'].tokens")
+        return
     for layout in settings.layouts:
         mine = [file for file in files if file.format == layout.format]
         shown = next((file for file in mine if file.split == "train"), mine[0])

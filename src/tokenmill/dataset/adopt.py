@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Generator, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,13 +23,14 @@ from tokenmill.output.commit import IMPORTED, Content
 from tokenmill.output.editions import DatasetFile, dataset_file, index_tables
 from tokenmill.output.file_maker import FileMaker, digested, made_file, pieces_of
 from tokenmill.output.manifest import SplitEntry
+from tokenmill.output.objects.opening import open_workspace
 from tokenmill.output.result import Result
-from tokenmill.output.workspace import Workspace
 from tokenmill.planning.options import one_of
 from tokenmill.planning.plan import BoundPlan
 from tokenmill.settings import Dtype, Eot, Layout, PlanSettings, Val
+from tokenmill.system.buckets.address import is_bucket
 from tokenmill.system.interrupts import interruptible
-from tokenmill.system.store import FolderStore, Store, read_range
+from tokenmill.system.store import Store, read_range, store_of
 from tokenmill.tokenizer.bundled import Encoding
 from tokenmill.tokenizer.files import find_encoding, settled_id, special_id
 from tokenmill.tokens.counts import Counts
@@ -48,10 +48,9 @@ def adopt(
     overwrite: bool = False,
 ) -> Result:
     """Give existing token files a manifest and an index: `adopt("data", format="nanogpt")`."""
-    folder = Path(directory)
-    if not folder.is_dir():
-        raise UsageError(f"{folder}: no such folder")
-    encoding, store = find_encoding(tokenizer, pattern), FolderStore(folder)
+    if not is_bucket(directory) and not os.path.isdir(directory):
+        raise UsageError(f"{os.fspath(directory)}: no such folder")
+    encoding, store = find_encoding(tokenizer, pattern), store_of(directory)
     settings, files = _settings_of(store, format, encoding, eot, dtype, eot_token)
     sources = [{"name": f.path, "size": store.size(f.path)} for f in files]
     bound = {"settings": settings.to_dict(), "sources": sources, IMPORTED: True}
@@ -59,7 +58,7 @@ def adopt(
     with interruptible() as interrupts:
         return make_dataset(
             plan,
-            Workspace(folder),
+            open_workspace(directory),
             interrupts,
             overwrite,
             lambda maker: _adopt(store, settings, files, maker),
@@ -251,9 +250,13 @@ def _adopt(
     total = Counts()
     for split in dict.fromkeys(file.split for file in files):
         mine = [file for file in files if file.split == split]
-        ends = maker.make(f"{split}.ends", _Scan(store, settings, mine, maker).ends())
+        names = [
+            maker.workspace.name_of(f"{split}.{kind}", f"index/{split}.{kind}")
+            for kind in ("ends", "runs")
+        ]
+        ends = maker.make(names[0], _Scan(store, settings, mine, maker).ends())
         documents = ends.info["documents"]
-        runs = maker.make(f"{split}.runs", _runs(documents, len(sources)))
+        runs = maker.make(names[1], _runs(documents, len(sources)))
         ours.append(dataset_file(ends, f"index/{split}.ends", "ends", stream=split))
         ours.append(dataset_file(runs, f"index/{split}.runs", "runs", stream=split))
         token = 0

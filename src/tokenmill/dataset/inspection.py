@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import heapq
 import itertools
 from collections.abc import Iterator
@@ -20,8 +21,10 @@ from tokenmill.amounts import counted
 from tokenmill.dataset.loader import Dataset, open_dataset
 from tokenmill.dataset.verification import read_run
 from tokenmill.dataset.views import damaged
-from tokenmill.errors import UsageError, did_you_mean
+from tokenmill.errors import TokenmillError, UsageError, did_you_mean
+from tokenmill.inputs.rows.prepared import PREPARED
 from tokenmill.output.commit import QUARANTINE
+from tokenmill.output.prepared.reader import FINGERPRINT
 from tokenmill.planning.mixture.table import MixRow, manifest_rows
 from tokenmill.system.store import Place, Store, lines, read_range
 from tokenmill.texts import I64
@@ -78,6 +81,14 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class PreparedOrigin(msgspec.Struct, frozen=True, kw_only=True):
+    """A document of the training split of a prepared dataset, and what that was made from."""
+
+    document: int
+    source: str
+    row: int
+
+
 class DocumentView(msgspec.Struct, frozen=True, kw_only=True):
     """One document: where it came from, where it is, and what it says."""
 
@@ -96,6 +107,7 @@ class DocumentView(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     token: int = -1  # the position in `ids` that was asked for; -1: the document was
     character: int = -1  # where in `text` that token begins
+    origin: PreparedOrigin | None = None  # where its source is a prepared dataset that is at hand
 
     def __repr__(self) -> str:
         begin = self.text[:60] + "..." * (len(self.text) > 60)
@@ -113,7 +125,10 @@ def inspect(directory: Place) -> Summary:
     run = read_run(dataset.store) or {}
     mixture = manifest_rows(manifest.plan["settings"], manifest.sources)
     # Text is counted where it is encoded, also that of documents which a mixture does not take.
-    encoded = counts["tokens"] + sum(row.there_tokens - row.taken_tokens for row in mixture)
+    texts = [source for source in manifest.sources if source.get("as") != PREPARED.name]
+    encoded = sum(source["tokens"] for source in texts)
+    for train in (source["train"] for source in texts if mixture):
+        encoded += train["there_tokens"] - train["taken_tokens"]
     return Summary(
         directory=dataset.store.where(),
         settings=manifest.plan["settings"],
@@ -247,7 +262,24 @@ def inspect_document(
         text=_text_of(decoder, ids),
         token=-1 if token is None else token - start,
         character=-1 if token is None else len(_text_of(decoder, ids[: token - start])),
+        origin=prepared_origin(dataset, source, row),
     )
+
+
+def prepared_origin(dataset: Dataset, source: str, row: int) -> PreparedOrigin | None:
+    """What a row of a source is, where the source is a prepared dataset that is where it was."""
+    entry = next(one for one in dataset.manifest.sources if one["name"] == source)
+    if entry.get("as") != PREPARED.name:
+        return None
+    with contextlib.suppress(KeyError, TypeError, TokenmillError, OSError):
+        made_from = open_dataset((read_run(dataset.store) or {})["sources"][source]["path"])
+        if FINGERPRINT + made_from.manifest.checksum == entry["fingerprint"]:
+            documents = made_from["train"].documents
+            # A document that began in the validation split is not a row.
+            document = row + int(documents.whole_span(0)[0] < 0)
+            name, its_row = documents.source(document)
+            return PreparedOrigin(document=document, source=name, row=its_row)
+    return None
 
 
 def _text_of(decoder: Decoder, ids: list[int]) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from tokenmill.amounts import counted
 from tokenmill.dataset.verification import no_dataset, read_run, size_fault
-from tokenmill.dataset.views import Split, damaged
+from tokenmill.dataset.views import Split, TokenRanges, damaged
 from tokenmill.errors import UnknownSplitError, UsageError, VerificationError, did_you_mean
 from tokenmill.formats import get_format
 from tokenmill.formats.base import Array, Slices
@@ -122,7 +122,8 @@ class Dataset(Mapping[str, "Split"]):
         manifest = _load(self.store)
         if manifest.checksum != self._manifest_checksum:
             raise VerificationError(
-                f"{self.directory}: is not the dataset that was pickled: its manifest has changed",
+                f"{self.store.where()}: is not the dataset that was pickled: its manifest has "
+                "changed",
                 hint="open the dataset again with open_dataset() and pickle that",
             )
         return manifest
@@ -196,7 +197,11 @@ class Dataset(Mapping[str, "Split"]):
         return self.opened(f"index/{name}", lambda content: np.frombuffer(content, "<u8"))
 
     def open_tokens(self, file: FileEntry) -> Slices:
-        read = get_format(self.layout.format).open_tokens
+        fmt = get_format(self.layout.format)
+        if self.store.ranged and not fmt.framed:
+            self.check_size(file.path)
+            return TokenRanges(self.store, file, self.layout)
+        read = fmt.open_tokens
         return self.opened(file.path, lambda content: read(self.layout, content, file.tokens))
 
 

@@ -13,6 +13,7 @@ import msgspec
 from tokenmill.amounts import counted
 from tokenmill.dataset.inspection import cut_note, file_places
 from tokenmill.dataset.loader import Dataset, open_dataset
+from tokenmill.dataset.order.one_source import numbers_of
 from tokenmill.dataset.streams import open_streams
 from tokenmill.dataset.verification import read_run
 from tokenmill.dataset.views import damaged
@@ -82,7 +83,7 @@ def inspect_row(directory: Place, *, source: str | os.PathLike[str], row: int) -
         raise damaged(dataset.store.where(), f"{name}, row {row}: is neither written nor dropped")
     reasons = {
         "dropped": _dropping(dataset.settings),
-        "not chosen": [_why_not_chosen(dataset.settings)],
+        "not chosen": [_why_not_chosen(dataset, number)],
     }
     why = " or ".join(reason for state in left for reason in reasons[state])
     return RowView(source=name, row=row, state=" or ".join(left), reason=why)
@@ -93,7 +94,10 @@ def _not_chosen(entry: dict[str, Any]) -> int:
     return int(entry.get("not_chosen", 0))
 
 
-def _why_not_chosen(settings: PlanSettings) -> str:
+def _why_not_chosen(dataset: Dataset, source: int) -> str:
+    settings = dataset.settings
+    if settings.only and source not in numbers_of(dataset.manifest, settings.only):
+        return f"only documents of {settings.only} are here"
     if settings.mixture is not None:
         return "other documents of its source are taken"
     return _limits(settings)

@@ -14,12 +14,24 @@ from tokenmill.inputs.kinds import segments_of
 from tokenmill.inputs.segments import Segment
 from tokenmill.inputs.source import Source
 from tokenmill.output.commit import IMPORTED
-from tokenmill.output.journal import UnitRecord, read_journal
+from tokenmill.output.journal import UnitRecord, unit_record
 from tokenmill.output.manifest import Manifest
+from tokenmill.output.objects.opening import open_workspace
+from tokenmill.output.objects.part_job import bound_to
+from tokenmill.output.objects.parts import (
+    CutSources,
+    PartNote,
+    complete_segments,
+    missing_leases,
+    read_notes,
+)
+from tokenmill.output.objects.records import recorded_units
+from tokenmill.output.objects.workspace import ObjectWorkspace
 from tokenmill.output.recovery import bound_plan
-from tokenmill.output.workspace import JOURNAL, LOCK, WORK, Workspace
+from tokenmill.output.workspace import JOURNAL, LOCK, WorkArea, Workspace
+from tokenmill.planning.leases import Lease, Part, leases_of
 from tokenmill.planning.needs import FinishedWork
-from tokenmill.planning.plan import fingerprint_of, without_amounts
+from tokenmill.planning.plan import work_fingerprint
 from tokenmill.settings import PlanSettings
 from tokenmill.system.lock import holder_of
 from tokenmill.system.store import read_small
@@ -27,6 +39,18 @@ from tokenmill.tokens.counts import Counts
 
 State = Literal["finished", "unfinished", "removing", "foreign", "empty"]
 EXPORTED = "exported_from"
+
+
+class PartStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One part of a job on several machines."""
+
+    part: str
+    leases: int
+    leases_done: int
+    state: str = ""  # what it has last said: at work, done or stopped; "": nothing yet
+    host: str = ""
+    message: str = ""  # why it stopped
+    when: str = ""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,20 +71,28 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     folder: str = ""  # in which that was typed
     stopped: dict[str, str] = {}  # why its last run stopped: message, hint and when
     files: list[str] = []  # of a foreign folder, the first ones
+    leases: int = 0  # of a job on several machines
+    leases_done: int = 0
+    parts: list[PartStatus] = []  # that were begun, or have something to do
 
 
 def status(directory: str | os.PathLike[str]) -> Status:
     """What is in a folder: a dataset, an unfinished job, files of others, or nothing."""
-    workspace = Workspace(directory)
-    if not os.path.isdir(directory):
+    workspace = open_workspace(directory)
+    if isinstance(workspace, Workspace) and not os.path.isdir(directory):
         what = "not a folder" if os.path.lexists(directory) else "no such folder"
         raise UsageError(
             f"{os.fspath(directory)}: {what}", hint="give the folder that was `-o` of `prepare`"
         )
-    process = holder_of(workspace.work / LOCK)
+    process = 0
+    if isinstance(workspace, Workspace):
+        process = holder_of(workspace.work / LOCK)
     if workspace.has(workspace.manifest):
         return _finished(workspace, process)
     if workspace.has(workspace.plan):
+        opened = open_workspace(directory)
+        if isinstance(opened, ObjectWorkspace):
+            return _on_several(opened, str(directory))
         return _unfinished(workspace, process)
     names = workspace.foreign_files()
     state: State = "foreign" if names else "empty"
@@ -69,12 +101,12 @@ def status(directory: str | os.PathLike[str]) -> Status:
     return Status(directory=str(directory), state=state, process=process, files=names[:10])
 
 
-def _finished(workspace: Workspace, process: int) -> Status:
+def _finished(workspace: WorkArea, process: int) -> Status:
     manifest = Manifest.load(workspace.store)
     made = read_run(workspace.store) or {}
     size = sum(int(source.get("size", 0)) for source in manifest.plan.get("sources", ()))
     return Status(
-        directory=str(workspace.output),
+        directory=workspace.where(),
         state="finished",
         made_by=_maker(manifest.plan),
         process=process,
@@ -92,11 +124,10 @@ def _maker(plan: dict[str, Any]) -> str:
     return "import" if IMPORTED in plan else "export" if EXPORTED in plan else "prepare"
 
 
-def _unfinished(workspace: Workspace, process: int) -> Status:
+def _unfinished(workspace: WorkArea, process: int) -> Status:
     plan, local = bound_plan(workspace)
-    records, _ = read_journal(
-        workspace.store, f"{WORK}/{JOURNAL}", fingerprint_of(without_amounts(plan))
-    )
+    fingerprint = work_fingerprint(plan)
+    records, _ = workspace.read_log(JOURNAL, fingerprint, unit_record)
     encoded = [one for one in records if one.unit.source < len(plan.get("sources", ()))]
     latest = {record.unit: record for record in encoded}
     counts = Counts()
@@ -109,7 +140,7 @@ def _unfinished(workspace: Workspace, process: int) -> Status:
         done = _bytes_done(workspace, plan, local, list(latest.values()))
     began = _note(workspace, workspace.command)  # a job that Python began has none
     return Status(
-        directory=str(workspace.output),
+        directory=workspace.where(),
         state="unfinished",
         made_by=made_by,
         process=process,
@@ -125,7 +156,64 @@ def _unfinished(workspace: Workspace, process: int) -> Status:
     )
 
 
-def _note(workspace: Workspace, name: str) -> dict[str, str]:
+def _on_several(workspace: ObjectWorkspace, directory: str) -> Status:
+    """An unfinished job of several machines: what is recorded, by any of them."""
+    plan = bound_to(workspace)
+    records = recorded_units(plan, workspace)
+    counts = Counts()
+    for record in records.values():
+        counts.add(record.counts)
+    leases, cuts = list(leases_of(plan.sources)), CutSources(workspace)
+    missing = {lease.number for lease in missing_leases(leases, cuts, records)}
+    complete = complete_segments(records)
+    done = sum(
+        segment.size
+        for number in {source for source, _ in complete}
+        for segment in cuts.of(number) or ()
+        if (number, segment.number) in complete
+    )
+    began = _note(workspace, workspace.command)
+    return Status(
+        directory=directory,
+        state="unfinished",
+        made_by="prepare",
+        counts=counts.to_dict(),
+        input_bytes=plan.input_bytes,
+        input_bytes_done=done,
+        sources=len(plan.sources),
+        settings=plan.to_dict()["settings"],
+        revisions=plan.revisions,
+        command=began.get("command", ""),
+        folder=began.get("folder", ""),
+        stopped=_note(workspace, workspace.stopped),
+        leases=len(leases),
+        leases_done=len(leases) - len(missing),
+        parts=_parts(leases, missing, read_notes(workspace.store)),
+    )
+
+
+def _parts(leases: list[Lease], missing: set[int], notes: dict[Part, PartNote]) -> list[PartStatus]:
+    sizes = {part.of for part in notes}
+    parts = set(notes) | {Part(number, of) for of in sizes for number in range(of)}
+    found: list[PartStatus] = []
+    for part in sorted(parts, key=lambda one: (one.of, one.number)):
+        mine, note = part.of_leases(leases), notes.get(part, PartNote(part="", state=""))
+        left = sum(lease.number in missing for lease in mine)
+        found.append(
+            PartStatus(
+                part=str(part),
+                leases=len(mine),
+                leases_done=len(mine) - left,
+                state=note.state,
+                host=note.host,
+                message=note.message,
+                when=note.when,
+            )
+        )
+    return found
+
+
+def _note(workspace: WorkArea, name: str) -> dict[str, str]:
     """What a run wrote down for people, if it can be read."""
     with contextlib.suppress(OSError, TokenmillError, msgspec.DecodeError, UnicodeDecodeError):
         return msgspec.json.decode(read_small(workspace.store, name), type=dict[str, str])
@@ -133,7 +221,7 @@ def _note(workspace: Workspace, name: str) -> dict[str, str]:
 
 
 def _bytes_done(
-    workspace: Workspace,
+    workspace: WorkArea,
     plan: dict[str, Any],
     local: tuple[Source, ...],
     records: list[UnitRecord],
@@ -167,7 +255,7 @@ def _bytes_done(
 
 def finished_work(output: str | os.PathLike[str]) -> FinishedWork:
     """What `prepare` with the same arguments would not do again."""
-    workspace = Workspace(output)
+    workspace = open_workspace(output)
     has_dataset = workspace.has(workspace.manifest)
     if not has_dataset and not workspace.has(workspace.plan):
         return FinishedWork()
@@ -178,5 +266,5 @@ def finished_work(output: str | os.PathLike[str]) -> FinishedWork:
         tokens=found.counts.get("tokens", 0),
         input_share=1.0 if has_dataset else min(max(share, 0.0), 1.0),
         committed=has_dataset,
-        written_bytes=workspace.bytes_begun(),
+        written_bytes=workspace.bytes_begun() if isinstance(workspace, Workspace) else 0,
     )

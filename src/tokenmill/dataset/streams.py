@@ -53,7 +53,7 @@ class Stream:
         self.ends = self._index("ends")
         self.runs = self._index("runs").reshape(-1, 3)
         self.documents = len(self.ends)
-        self.shuffled = self.settings.shuffle
+        self.shuffled = self.settings.reordered
         self.repeats = self.settings.mixture is not None
 
     def _index(self, kind: str) -> Array:
@@ -150,6 +150,32 @@ class Stream:
             return int(runs[document, 1]), int(runs[document, 2])
 
         return bisect.bisect_left(range(len(rows)), (source, row), key=origin)
+
+    def entries(self, kind: str) -> int:
+        """How many numbers a table of the index has."""
+        return len(self._index(kind))
+
+    def numbers(self, first: int, stop: int) -> I64:
+        """The numbers that documents [first, stop) had before `export` shuffled them."""
+        return self._block("numbers", first, stop)
+
+    def numbers_by_row(self, first: int, stop: int) -> I64:
+        """The same of some documents by source and row."""
+        return self._taken("numbers", self._block("rows", first, stop))[:, 0]
+
+    def old_places(self, documents: I64) -> I64:
+        """Where documents were in the order that `prepare` gave them."""
+        if self.settings.reshuffle is None:
+            return documents
+        return self._taken("numbers", documents)[:, 0]
+
+    def documents_by_source(self) -> I64:
+        """How many documents of each source there are, copies counted."""
+        found = np.zeros(len(self.source_names), np.int64)
+        for first in range(0, len(self.runs), BLOCK):
+            runs = self._block("runs", first * 3, min(first + BLOCK, len(self.runs)) * 3)
+            np.add.at(found, runs.reshape(-1, 3)[:, 1], 1)
+        return found
 
     def _order_fault(self, documents: Array) -> str:
         beyond = documents[documents >= self.documents]

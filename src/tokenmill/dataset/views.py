@@ -17,8 +17,11 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from tokenmill.amounts import counted
 from tokenmill.errors import VerificationError
-from tokenmill.formats.base import Array, Slices, TokenPieces
+from tokenmill.formats import get_format
+from tokenmill.formats.base import Array, Slices, TokenPieces, stored_dtype
 from tokenmill.output.manifest import FileEntry, SplitEntry
+from tokenmill.settings import Layout
+from tokenmill.system.store import Store
 
 if TYPE_CHECKING:
     from tokenmill.dataset.loader import Dataset
@@ -113,6 +116,24 @@ def _places(index: Any, length: int, what: str) -> Array | None:
     if wrong.size:
         raise IndexError(f"{what} {int(wrong[0])} of {length}")
     return np.where(chosen < 0, chosen + length, chosen)
+
+
+class TokenRanges:
+    """The tokens of one file in a store that is asked for ranges."""
+
+    def __init__(self, store: Store, file: FileEntry, layout: Layout) -> None:
+        self._store, self._file = store, file
+        self._dtype = stored_dtype(layout)
+        self._first = get_format(layout.format).header_bytes(layout)
+
+    def __getitem__(self, part: slice) -> Array:
+        start, stop, _ = part.indices(self._file.tokens)
+        size = self._dtype.itemsize
+        length = max(0, stop - start) * size
+        content = self._store.read(self._file.path, self._first + start * size, length)
+        if len(content) != length:
+            raise damaged(self._store.where(self._file.path), "is shorter than it was")
+        return np.frombuffer(content, self._dtype)
 
 
 class Tokens(_View, NDArrayOperatorsMixin):

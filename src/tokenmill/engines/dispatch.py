@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 
 from tokenmill.engines import events, messages
 from tokenmill.engines.events import Event
-from tokenmill.engines.frontier import Frontier, SegmentProgress
+from tokenmill.engines.frontier import Frontier, SegmentProgress, UnorderedUnits
 from tokenmill.engines.hunt import MAX_ASIDE, MAX_DEATHS, DeathCount, FatalRowSearch, WorkerEnd
 from tokenmill.engines.making import FilesToMake
 from tokenmill.engines.messages import Activity, Place, Task
@@ -34,6 +34,7 @@ from tokenmill.tokens.placement import CutRule
 
 # Few places at a time: with both pipes full, engine and worker would wait for each other for ever.
 MAX_PLACING = 16
+BLAMED = ("fault", "kill")  # ends of a worker that its row may have caused
 
 
 class Books(Protocol):
@@ -99,12 +100,14 @@ class Dispatch:
         files: Iterable[FileTask] = (),
         on_made: Callable[[FileTask, messages.FileMade], None] = lambda *_: None,
         on_event: Callable[[Event], None] = lambda _: None,
+        ordered: bool = True,
     ) -> None:
         """`segments`: in document order; None: there will be more, but not yet. `rules`: of the
         streams that units write to; None: the plan's. `files`: to be made of what is there already;
-        in the order in which they are handed out."""
+        in the order in which they are handed out. `ordered`: units wait for their places; else
+        workers write each at once."""
         self.settings, self.run = settings, run
-        self.frontier = Frontier(settings, durable, rules)
+        self.frontier = Frontier(settings, durable, rules) if ordered else UnorderedUnits()
         self.workers: dict[int, WorkerState] = {}
         self.books, self._on_made, self._on_event = books, on_made, on_event
         self._files = FilesToMake(files)
@@ -333,8 +336,8 @@ class Dispatch:
         state.stats = message.stats
         state.doing = Activity("read", state.doing.part)
         state.held.discard(unit)
-        state.placing.remove(unit)
-        del self._holders[unit]
+        if self._holders.pop(unit, None) is not None:  # else it needed no place
+            state.placing.remove(unit)
         self._tell(worker, state)
         self._sort(worker, state)
         segment = self._begun[unit.source, unit.segment]
@@ -421,7 +424,7 @@ class Dispatch:
 
     def _died_at_work(self, segment: SegmentProgress, doing: Activity, end: WorkerEnd) -> None:
         deaths = segment.deaths[doing.part]
-        may_be_row = doing.step == "encode" and doing.rows > 0 and end.cause != "outside"
+        may_be_row = doing.step == "encode" and doing.rows > 0 and end.cause in BLAMED
         if not may_be_row or deaths.fruitless is not None or deaths.total + 1 < MAX_DEATHS:
             self._count_death(segment, doing.part, end)
             return
@@ -443,7 +446,7 @@ class Dispatch:
     def _died_searching(self, segment: SegmentProgress, doing: Activity, end: WorkerEnd) -> None:
         search = segment.search
         assert search is not None
-        if doing.step == "encode" and end.cause != "outside":
+        if doing.step == "encode" and end.cause in BLAMED:
             search.died(doing.first_row, end.fault, end.cause)
         else:
             search.other_deaths.add(end.cause)

@@ -92,6 +92,43 @@ class SegmentProgress:
         )
 
 
+def by_segment(records: Iterable[UnitRecord]) -> dict[tuple[int, int], list[UnitRecord]]:
+    """What was done of each segment, by source and number."""
+    found: dict[tuple[int, int], list[UnitRecord]] = {}
+    for record in records:
+        found.setdefault((record.unit.source, record.unit.segment), []).append(record)
+    return found
+
+
+class UnorderedUnits:
+    """In place of a frontier where units are written before their places are known: nothing waits,
+    and no unit depends on another."""
+
+    limit_reached = done = False
+    idle = True
+    failure: TokenmillError | None = None
+    state = State(streams=())
+
+    def add_segment(self, segment: SegmentProgress) -> None: ...
+
+    def encoded(self, summary: UnitSummary) -> tuple[UnitId, State] | None:
+        raise NotImplementedError  # its worker does not ask for a place
+
+    def has_place(self, unit: UnitId) -> bool:
+        return False
+
+    def lost(self, unit: UnitId) -> None: ...
+
+    def written(self, record: UnitRecord, *, safe: bool = True) -> None: ...
+
+    def safe(self, unit: UnitId) -> None: ...
+
+    def unwritten(self, unit: UnitId) -> None: ...
+
+    def ready(self) -> Iterator[tuple[UnitId, State]]:
+        return iter(())
+
+
 class Frontier:
     def __init__(
         self,

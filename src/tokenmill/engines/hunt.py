@@ -19,8 +19,9 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-# How a worker ended: by a fault of its own (or hung), by SIGKILL, by a signal from outside.
-Cause = Literal["fault", "kill", "outside"]
+# How a worker ended: by a fault of its own (or hung), by SIGKILL, by a signal from outside; or its
+# machine is gone, which says nothing about the work and may happen any number of times.
+Cause = Literal["fault", "kill", "outside", "lost"]
 
 MAX_DEATHS = 2
 MAX_KILLS = 5
@@ -49,7 +50,7 @@ class DeathCount:
     def add(self, cause: Cause) -> None:
         if cause == "fault":
             self.faults += 1
-        else:
+        elif cause != "lost":
             self.kills += 1
 
     def end_search(self, search: FatalRowSearch) -> None:

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from tokenmill.engines import messages
 from tokenmill.engines.messages import Channel
 from tokenmill.engines.order.order_worker import OrderWorker
-from tokenmill.engines.unit import EncodedUnit, UnitWorker
+from tokenmill.engines.placing.place_worker import PlaceWorker
+from tokenmill.engines.unit import UnitWorker
+from tokenmill.engines.writing.encoded_unit import EncodedUnit
 from tokenmill.inputs.segments import UnitId
 from tokenmill.output.file_tasks import FileWorker
 from tokenmill.output.journal import UnitRecord
@@ -31,11 +33,11 @@ class WorkerLoop:
         self.channel, self.spill = channel, spill
         self.held: dict[UnitId, EncodedUnit] = {}
         self._sent, self._sending = 0, threading.Lock()
-        self.worker: UnitWorker | OrderWorker
+        self.worker: UnitWorker | OrderWorker | PlaceWorker
         self.maker: FileWorker
         self.after_writing: Callable[[UnitRecord], None] = lambda record: None
 
-    def run(self, worker: UnitWorker | OrderWorker | FileWorker) -> None:
+    def run(self, worker: UnitWorker | OrderWorker | PlaceWorker | FileWorker) -> None:
         """Until the engine says stop."""
         if isinstance(worker, FileWorker):
             self.maker = worker
@@ -64,6 +66,11 @@ class WorkerLoop:
 
     def _encode(self, work: messages.EncodeTask) -> None:
         for encoded in self.worker.encode_segment(work, self._progress):
+            if isinstance(self.worker, UnitWorker) and self.worker.job.relative:
+                self.send(messages.Activity("write", encoded.summary.unit.part))
+                self._written(self.worker.write_relative(encoded))
+                self._drain()
+                continue
             self.held[encoded.summary.unit] = encoded
             held_bytes = sum(unit.held_bytes for unit in self.held.values())
             if self.spill is not None and held_bytes > self.worker.memory // SPILL_SHARE:
@@ -87,8 +94,10 @@ class WorkerLoop:
         self.send(messages.Activity("write", place.unit.part))
         encoded = self.held.pop(place.unit)
         record = self.worker.place(encoded, place.before)
-        self.worker.writer.files.unit_written(record)
         encoded.forget_spilled()
+        self._written(record)
+
+    def _written(self, record: UnitRecord) -> None:
         self.send(messages.UnitWritten(record, self.worker.session.stats))
         self.after_writing(record)
 

@@ -29,6 +29,12 @@ class EncodeTask(_Message, frozen=True):
     aside: dict[int, str]  # rows to quarantine because they end their worker, and how
 
 
+class PlaceUnits(EncodeTask, frozen=True):
+    """Find out what the units of a segment, which are written already, are in their places."""
+
+    records: list[UnitRecord]
+
+
 class TryRows(_Message, frozen=True):
     """Encode the rows [first_row, stop_row) one by one: does one of them end the worker?"""
 
@@ -109,7 +115,7 @@ class Failure(_Message, frozen=True):
     step: Literal["task", "place", "sync"] = "task"  # what failed
 
 
-Task = EncodeTask | TryRows | MakeFile
+Task = EncodeTask | PlaceUnits | TryRows | MakeFile
 ToWorker = Task | Place | Stop
 FromWorker = (
     Ready | Activity | UnitSummary | UnitWritten | UnitsSynced | TaskDone | FileMade | Failure

@@ -10,10 +10,12 @@ import msgspec
 
 from tokenmill.engines import events
 from tokenmill.engines.dispatch import Dispatch
-from tokenmill.engines.frontier import SegmentProgress
+from tokenmill.engines.frontier import SegmentProgress, by_segment
 from tokenmill.engines.messages import FileMade
 from tokenmill.engines.observer import EventLog, Observer, Snapshot
 from tokenmill.engines.order.order_worker import OrderJob, OrderWorker
+from tokenmill.engines.order.skipping import first_pass
+from tokenmill.engines.placing.place_worker import PlaceJob, PlaceWorker
 from tokenmill.engines.supply import Downloads
 from tokenmill.engines.unit import UnitWorker, WorkerJob
 from tokenmill.inputs.kinds import segments_of
@@ -23,12 +25,14 @@ from tokenmill.output.file_maker import FileMaker, FileTask
 from tokenmill.output.file_tasks import FileJob, FileWorker, effort_of, weight_of
 from tokenmill.output.journal import UnitRecord
 from tokenmill.output.recovery import JobState
+from tokenmill.planning.leases import Lease, segments_in
 from tokenmill.planning.make import Proposal
 from tokenmill.planning.plan import Plan
 from tokenmill.settings import RunSettings
+from tokenmill.system.memory import Budget
 from tokenmill.system.spill import spill_name
 
-Job = WorkerJob | FileJob | OrderJob
+Job = WorkerJob | FileJob | OrderJob | PlaceJob
 
 
 class Run(abc.ABC):
@@ -46,7 +50,7 @@ class Run(abc.ABC):
         return self.log.snapshot
 
     @abc.abstractmethod
-    def open_worker(self) -> UnitWorker | OrderWorker | FileWorker:
+    def open_worker(self) -> UnitWorker | OrderWorker | PlaceWorker | FileWorker:
         """A worker in this process."""
 
     def keep_up(self) -> None:
@@ -138,7 +142,14 @@ class UnitsRun(Run):
         self.books.worker_failed_to_sync(error)
 
 
-class EncodingRun(UnitsRun):
+class PlanRun(UnitsRun):
+    """Units that are the documents of a plan."""
+
+    plan: Plan
+    budget: Budget
+
+
+class EncodingRun(PlanRun):
     job: WorkerJob
 
     def __init__(
@@ -151,24 +162,28 @@ class EncodingRun(UnitsRun):
     ) -> None:
         assert opened.books is not None
         self.prepared, self.plan, self.settings = prepared, prepared.plan, prepared.run
-        encoding, output = prepared.encoding, prepared.output
+        self.budget = prepared.budget
+        encoding, output = prepared.encoding, opened.books.workspace.address
         settings = self.plan.settings
         # A shuffled job encodes everything; its limits are those of the second half.
-        settings = settings.unlimited if settings.shuffle else settings
+        settings = settings.unlimited if settings.by_key else settings
+        skipping = first_pass(self.plan, opened.bounds[0] if opened.bounds else {})
         self.job = WorkerJob(
-            settings, self.settings, prepared.budget, encoding, output, prepared.reuse
-        )
+            settings, self.settings, prepared.budget, encoding, output, prepared.reuse, skipping,
+            opened.relative,
+        )  # fmt: skip
         self.books = opened.books
         self.supply, self.check_interrupt = supply, check_interrupt
-        self.log = EventLog(observer, self.plan.input_bytes)
+        self.log = EventLog(observer, _bytes_to_read(self.plan, opened))
         self.dispatch = Dispatch(
             settings,
             self.settings,
             _segments_in_order(self.plan, opened, supply),
             opened.durable,
             self.books,
-            rules=[] if settings.shuffle else None,
+            rules=[] if settings.by_key else None,
             on_event=self.log.add,
+            ordered=not opened.relative,
         )
 
     def open_worker(self) -> UnitWorker:
@@ -185,12 +200,13 @@ def _segments_in_order(
 
     A source is cut when its turn comes. None: its file is still being downloaded, ask again.
     """
-    durable: dict[tuple[int, int], list[UnitRecord]] = {}
-    for record in opened.durable:
-        durable.setdefault((record.unit.source, record.unit.segment), []).append(record)
+    durable = by_segment(opened.durable)
     given: deque[SegmentProgress] = deque()
+    wanted = None if opened.leases is None else _by_source(opened.leases)
     for planned in plan.sources:
         source = planned
+        if wanted is not None and planned.number not in wanted:
+            continue
         if plan.settings.reads_part and planned.remote is not None:
             # A trial may end with the files that are here: download another only when it has not.
             while _drop_complete(given):
@@ -200,8 +216,13 @@ def _segments_in_order(
             while (here := supply.here(planned)) is None:
                 yield None
             source, segments = here, segments_of(here, plan.settings.reading)
-            if planned.remote is not None:
+            if planned.remote is not None or opened.relative:
                 segments = supply.note_cut(planned, list(segments))
+        if wanted is not None:
+            whole = list(segments)
+            segments = [
+                one for lease in wanted[planned.number] for one in segments_in(lease, whole)
+            ]
         for segment in segments:
             progress = SegmentProgress(segment, source)
             progress.aside.update(opened.aside.get(progress.key, {}))
@@ -211,6 +232,24 @@ def _segments_in_order(
                 _drop_complete(given)
                 given.append(progress)
             yield progress
+
+
+def _by_source(leases: Iterable[Lease]) -> dict[int, list[Lease]]:
+    found: dict[int, list[Lease]] = {}
+    for lease in leases:
+        for source in range(lease.first, lease.stop):
+            found.setdefault(source, []).append(lease)
+    return found
+
+
+def _bytes_to_read(plan: Plan, opened: JobState) -> int:
+    if opened.leases is None:
+        return plan.input_bytes
+    return sum(
+        source.size // lease.of
+        for lease in opened.leases
+        for source in plan.sources[lease.first : lease.stop]
+    )
 
 
 def _drop_complete(segments: deque[SegmentProgress]) -> bool:

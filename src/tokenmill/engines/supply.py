@@ -44,8 +44,11 @@ class Downloads:
         *,
         keep: bool = True,
         downloads: int = DEFAULT_DOWNLOADS,
+        only: Iterable[int] | None = None,
     ) -> None:
+        """`only`: the numbers of the sources that are read; None: all."""
         self.plan, self.workspace = plan, workspace
+        self._only = None if only is None else set(only)
         self.keep, self.downloads = keep, downloads
         self.missing: list[Source] = []  # to be downloaded
         self.bytes_total = 0
@@ -78,7 +81,9 @@ class Downloads:
             needed = [
                 source
                 for source in self.plan.sources
-                if source.remote is not None and not self._is_done(source.number)
+                if source.remote is not None
+                and (self._only is None or source.number in self._only)
+                and not self._is_done(source.number)
             ]
             self._waiting.extend(source.number for source in needed)
         self.missing = [source for source in needed if not self._has(source)]

@@ -6,41 +6,43 @@ an engine puts it; it knows nothing of other units.
 
 from __future__ import annotations
 
-import dataclasses
-import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, NoReturn
+from typing import Literal, NoReturn
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from tokenmill.engines.messages import Activity, EncodeTask, TryRows, UnitSummary
-from tokenmill.engines.order.sorted_run import run_name, sorted_stream
+from tokenmill.engines.order.skipping import Skipping, only_fatal
 from tokenmill.engines.reuse.old_documents import OldDocuments
+from tokenmill.engines.writing.encoded_unit import EncodedUnit
 from tokenmill.engines.writing.stream_writer import StreamWriter
 from tokenmill.errors import BadRowError, TokenmillError, WorkerError
-from tokenmill.inputs.batch import BadRow, Batch
+from tokenmill.inputs.batch import BadRow, Batch, SignOfLife
+from tokenmill.inputs.kind import ReadRequest
 from tokenmill.inputs.kinds import kind_named, read_segment, reading_for, refuse_changed
 from tokenmill.inputs.readers.fragments import LONG_BYTES
 from tokenmill.inputs.segments import BATCH_BYTES, UNIT_BYTES, UnitId
 from tokenmill.inputs.source import Source
 from tokenmill.output.files import JobFiles
 from tokenmill.output.journal import AsideRecord, UnitRecord
-from tokenmill.output.workspace import Workspace
+from tokenmill.output.objects.opening import open_workspace
+from tokenmill.output.objects.relative import BAD_ROWS, BadRows
+from tokenmill.output.order.sorted_run import sorted_stream
+from tokenmill.output.prepared.reader import ids_of, read_prepared
 from tokenmill.planning.reuse import Reuse
 from tokenmill.settings import PlanSettings, RunSettings
-from tokenmill.system.memory import LONG_WORD_BYTES, WORDS_FACTOR, Budget, MemoryShare
+from tokenmill.system.memory import LONG_WORD_BYTES, NO_LIMIT, WORDS_FACTOR, Budget, MemoryShare
 from tokenmill.system.proc import resident_bytes
-from tokenmill.system.spill import SpillFolder, spill_name
-from tokenmill.texts import longest_word
+from tokenmill.texts import Texts, longest_word
 from tokenmill.tokenizer.bundled import Encoding
 from tokenmill.tokenizer.encoders.exact import ExactEncoder
 from tokenmill.tokenizer.families import family_of
 from tokenmill.tokenizer.known import KnownIds
 from tokenmill.tokenizer.session import EncoderSession
 from tokenmill.tokens.counts import Counts, State
-from tokenmill.tokens.packing import PackedStream, Packer, rows_within
+from tokenmill.tokens.order import run_name
+from tokenmill.tokens.packing import Packer, rows_within
 from tokenmill.tokens.placement import StreamCounts, StreamState
 from tokenmill.tokens.splits import document_hash
 
@@ -60,60 +62,11 @@ class WorkerJob(msgspec.Struct, frozen=True, tag=True):
     encoding: Encoding
     output: str
     reuse: Reuse | None = None
+    skipping: Skipping | None = None  # of a mixture: documents that need not be encoded
+    relative: bool = False  # units are written at once, and get their places later
 
 
 ReportActivity = Callable[[Activity], None]
-
-
-@dataclasses.dataclass
-class EncodedUnit:
-    """A unit's tokens, in memory or spilled; with what it was made of, to make it again."""
-
-    summary: UnitSummary
-    streams: list[PackedStream]  # none once it is spilled; so with `bad`
-    bad: list[BadRow]
-    work: EncodeTask
-    first_row: int  # as its segment counts
-    first_line: int
-    spilled: tuple[SpillFolder, str] | None = None
-
-    @property
-    def _arrays(self) -> list[npt.NDArray[Any]]:
-        return [array for stream in self.streams for array in stream.arrays]
-
-    @property
-    def held_bytes(self) -> int:
-        bad_bytes = sum(len(bad.content) for bad in self.bad)
-        return bad_bytes + sum(array.nbytes for array in self._arrays)
-
-    def spill(self, folder: SpillFolder) -> None:
-        if self.spilled is None:
-            name = spill_name(self.summary.unit, os.getpid())
-            bad = np.frombuffer(msgspec.msgpack.encode(self.bad), np.uint8)
-            folder.put(name, [*self._arrays, bad])
-            self._shapes = [(array.dtype, len(array)) for array in self._arrays]
-            self._cut = [(stream.continued, stream.open) for stream in self.streams]
-            self.spilled, self.streams, self.bad = (folder, name), [], []
-
-    def forget_spilled(self) -> None:
-        if self.spilled is not None:
-            folder, name = self.spilled
-            folder.forget(name)
-
-    def packed(self) -> list[PackedStream]:
-        if self.spilled is None:
-            return self.streams
-        folder, name = self.spilled
-        content, at = folder.take(name), 0
-        arrays: list[npt.NDArray[Any]] = []
-        for dtype, count in self._shapes:
-            arrays.append(np.frombuffer(content, dtype, count, at))  # too short: it raises
-            at += arrays[-1].nbytes
-        self.bad = msgspec.msgpack.decode(content[at:], type=list[BadRow])
-        return [
-            PackedStream(arrays[at], arrays[at + 1], arrays[at + 2], *cut, *arrays[at + 3 : at + 5])
-            for at, cut in zip(range(0, len(arrays), 5), self._cut, strict=True)
-        ]
 
 
 class UnitWorker:
@@ -130,8 +83,9 @@ class UnitWorker:
             limit=self.memory - HEADROOM_BYTES,
             growth=REOPEN_BYTES,
         )
+        self.session.more_stats["encoded_bytes"] = 0
         self.old = None if job.reuse is None else OldDocuments(job.reuse, self.session)
-        self.writer = StreamWriter(job.settings, files or Workspace(job.output).open_files())
+        self.writer = StreamWriter(job.settings, files or open_workspace(job.output).open_files())
         self.specials = [text.encode() for text in encoding.special_tokens]
         self._check_rows: bool | None = None  # while rows are tried: check each of them, or none
         self.spill_held: Callable[[], None] = lambda: None  # units that wait for their place
@@ -163,15 +117,7 @@ class UnitWorker:
         def alive() -> None:
             progress(Activity("read", building.part))
 
-        for batch in read_segment(
-            source,
-            work.segment,
-            self.settings.reading,
-            work.aside,
-            alive,
-            self.room,
-            ranges=self.job.run.on_bad_row == "quarantine",
-        ):
+        for batch in self._read(work, alive, self.room):
             if stop_row is not None:
                 if batch.first_row >= stop_row:
                     break
@@ -200,15 +146,7 @@ class UnitWorker:
             progress(Activity("read", wanted.part))
 
         alive()
-        for batch in read_segment(
-            work.source,
-            work.segment,
-            self.settings.reading,
-            work.aside,
-            alive,
-            whole=True,
-            ranges=self.job.run.on_bad_row == "quarantine",
-        ):
+        for batch in self._read(work, alive, NO_LIMIT, whole=True):
             if batch.first_row >= rows.stop:
                 break
             packer = Packer(self.settings, work.source)
@@ -220,15 +158,29 @@ class UnitWorker:
                 self._check_rows = None
             alive()
 
+    def _read(
+        self, work: EncodeTask, alive: SignOfLife, room: MemoryShare, *, whole: bool = False
+    ) -> Iterator[Batch]:
+        ranges = self.job.run.on_bad_row == "quarantine"
+        source, segment, reading = work.source, work.segment, self.settings.reading
+        if kind_named(source.kind).holds_ids:
+            request = ReadRequest(source, segment, reading, work.aside, alive, room)
+            return read_prepared(request)
+        return read_segment(
+            source, segment, reading, work.aside, alive, room, whole=whole, ranges=ranges
+        )
+
     def encode_batch(
         self, source: Source, batch: Batch, packer: Packer, known: Sequence[KnownIds] = ()
-    ) -> int:
-        """Encode one batch into the packer; returns how many special strings it held."""
+    ) -> None:
+        """Encode one batch into the packer."""
         place = 0
         if len(batch.positions):
             place = int(document_hash(CHECK_SEED, source.number, batch.positions[:1])[0])
         try:
-            if known:
+            if kind_named(source.kind).holds_ids:
+                ids, offsets = ids_of(batch.texts)
+            elif known:
                 ids, offsets = self.session.complete(batch.texts, known, place)
             else:
                 ids, offsets = self.session.encode(batch.texts, place, check=self._check_rows)
@@ -243,7 +195,10 @@ class UnitWorker:
             packer.add_fragment(ids, batch.fragment, position, row)
         else:
             packer.add(ids, offsets, batch.positions, batch.rows)
-        return self.session.count_specials(batch.texts, self.specials)
+
+    def count_specials(self, texts: Texts) -> int:
+        """How many strings of special tokens stand in texts."""
+        return self.session.count_specials(texts, self.specials)
 
     # --- memory ------------------------------------------------------------------------------
 
@@ -263,7 +218,7 @@ class UnitWorker:
     def take_room(self, source: Source, batch: Batch) -> None:
         """Room to encode a long document, or a part of one that has no place to be cut."""
         longest = int(batch.texts.lengths.max(initial=0))
-        if longest <= LONG_BYTES:
+        if longest <= LONG_BYTES or kind_named(source.kind).holds_ids:
             return
         index = int(batch.texts.lengths.argmax())
         document = batch.texts.slice(index, index + 1).used()
@@ -285,12 +240,12 @@ class UnitWorker:
         work, summary = encoded.work, encoded.summary
         if encoded.bad and self.job.run.on_bad_row == "stop":  # not before: a limit might spare it
             self.stop_at(encoded.bad[0], work)
-        if self.settings.shuffle:  # its places are found later, document by document
-            source, packed, streams = summary.unit.source, encoded.packed(), list[StreamState]()
+        packed, source = encoded.packed(), work.source.number
+        streams: list[StreamState] = []
+        if self.settings.by_key:  # its places are found later, document by document
             parts = [sorted_stream(one, source, before.rows) for one in packed]
             pieces = self.writer.write_sorted(run_name(summary.unit), parts)
         else:
-            packed, source = encoded.packed(), summary.unit.source
             pieces, streams = self.writer.write_streams(packed, source, before)
         # Rows of the source before the segment, as far as they count for this unit; lines likewise.
         rows, lines = before.rows - encoded.first_row, before.lines - encoded.first_line
@@ -299,6 +254,7 @@ class UnitWorker:
         )
         if quarantined:
             pieces.append(self.writer.write("quarantine", before.quarantine_bytes, quarantined))
+        self.writer.files.unit_written(summary.unit, pieces)
         return UnitRecord(
             unit=summary.unit,
             last=summary.last,
@@ -320,6 +276,43 @@ class UnitWorker:
                 for bad in encoded.bad
                 if bad.fatal or bad.part
             ),
+        )
+
+    def write_relative(self, encoded: EncodedUnit) -> UnitRecord:
+        """Write a unit whose place is not known yet; what it holds is counted in it."""
+        work, summary, source = encoded.work, encoded.summary, encoded.summary.unit.source
+        if self.settings.by_key:
+            parts = [sorted_stream(one, source, 0) for one in encoded.streams]
+            pieces = self.writer.write_sorted(run_name(summary.unit), parts)
+        else:
+            pieces = self.writer.write_relative(encoded.streams, source)
+        if encoded.bad:
+            place = encoded.first_row, encoded.first_line
+            content = BadRows(work.source.name, *place, encoded.bad).encode()
+            pieces.append(self.writer.write(BAD_ROWS, 0, content))
+        self.writer.files.unit_written(summary.unit, pieces)
+        before = State((), source, summary.rows_before, encoded.first_line)
+        rows, lines = before.rows + summary.counts.rows, before.lines + summary.lines
+        return UnitRecord(
+            unit=summary.unit,
+            last=summary.last,
+            lines=summary.lines,
+            counts=summary.counts,
+            before=before,
+            after=State((), source, rows, lines),
+            pieces=tuple(pieces),
+            set_aside=tuple(
+                AsideRecord(
+                    bad.row - encoded.first_row,
+                    bad.row,
+                    bad.reason,
+                    bad.rows * bool(bad.part),
+                    bad.part,
+                )
+                for bad in encoded.bad
+                if bad.fatal or bad.part
+            ),
+            streams=summary.streams,
         )
 
     def _within_limits(self, encoded: EncodedUnit, before: State) -> EncodedUnit:
@@ -412,16 +405,29 @@ class _UnitBuilder:
         if not encode:
             return
         worker = self.worker
+        skipping, has_text = worker.job.skipping, not kind_named(self.source.kind).holds_ids
+        if skipping is not None and skipping.further:
+            batch = only_fatal(batch)  # the others were quarantined in the first pass
         if batch.bad and worker.job.run.on_bad_row == "stop" and not worker.settings.limited:
             worker.stop_at(batch.bad[0], self.work)
         self.bad += [bad.cut(QUARANTINE_BYTES) for bad in batch.bad]
         self.counts.quarantined += batch.bad_rows
-        self.counts.filtered += batch.filtered
-        self.counts.text_bytes += batch.texts.size
-        known = worker.old.find(self.source, self.work.segment, batch) if worker.old else ()
+        if skipping is None or not skipping.further:
+            self.counts.filtered += batch.filtered
+            self.counts.text_bytes += batch.texts.size * has_text
+            if has_text:
+                self.counts.special_strings += worker.count_specials(batch.texts)
+        if skipping is not None:
+            batch = skipping.wanted(worker.settings, self.source, batch)
+            if not len(batch.rows):
+                return
+        worker.session.more_stats["encoded_bytes"] += batch.texts.size * has_text
+        known: Sequence[KnownIds] = ()
+        if has_text and worker.old:
+            known = worker.old.find(self.source, self.work.segment, batch)
         batch = batch._replace(rows=batch.rows - self.first_row)  # from here on, of the unit
         worker.take_room(self.source, batch)
-        self.counts.special_strings += worker.encode_batch(self.source, batch, self.packer, known)
+        worker.encode_batch(self.source, batch, self.packer, known)
 
     def finish(self, *, last: bool) -> EncodedUnit:
         packed = self.packer.finish()
@@ -431,11 +437,13 @@ class _UnitBuilder:
         self.counts.too_long = self.packer.too_long
         self.counts.documents = sum(p.documents for p in packed)
         self.counts.tokens = sum(len(p.tokens) for p in packed)
+        if self.worker.job.skipping is not None:  # what was not encoded
+            self.counts.not_chosen = self.counts.rows - self.counts.written_or_lost
         if not self.counts.balanced:
             raise TokenmillError(f"{self.source.name}: rows do not add up: {self.counts}")
-        unit = UnitId(self.source.number, self.work.segment.number, self.part)
-        shuffled = self.worker.settings.shuffle
-        streams = () if shuffled else tuple(StreamCounts.of(p) for p in packed)
+        unit = UnitId(self.work.segment.source, self.work.segment.number, self.part)
+        by_key = self.worker.settings.by_key
+        streams = () if by_key else tuple(StreamCounts.of(p) for p in packed)
         return EncodedUnit(
             UnitSummary(unit, last, self.rows_before, self.lines, self.counts, streams),
             packed,

@@ -28,7 +28,14 @@ from tokenmill.inputs.kinds import (
     reading_for,
     stray_reason,
 )
-from tokenmill.inputs.listing import SkippedFile, base_of, decodable, expand, refuse_twice
+from tokenmill.inputs.listing import (
+    RealPaths,
+    SkippedFile,
+    base_of,
+    decodable,
+    expand,
+    refuse_twice,
+)
 from tokenmill.inputs.remote.address import (
     RemoteFile,
     fixed_folder,
@@ -49,6 +56,9 @@ LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 # Files up to this size are hashed whole; of larger ones as much, in blocks spread evenly.
 FINGERPRINT_BYTES = 16 << 20
 FINGERPRINT_BLOCK = 64 << 10
+
+THREADS = 4  # that look at files
+MOST_AT_A_TIME = 64
 
 
 class SourceListing(msgspec.Struct, frozen=True):
@@ -93,7 +103,7 @@ def find_sources(
         if not files:
             raise InputError("--val-inputs takes all inputs: nothing is left to train on")
     files += val_files
-    refuse_twice(files)
+    refuse_twice(files, search.real_path)
     rules.refuse_idle(files)
     local = [os.path.dirname(path) for path in files if path not in search.remote]
     root = os.path.commonpath(local) if local else ""
@@ -122,8 +132,15 @@ def _identified(identify: Callable[[int, str], Source], files: list[str]) -> lis
         except InputError as error:
             return error
 
-    with ThreadPoolExecutor(max_workers=4) as pool:
-        found = list(pool.map(source_or_fault, itertools.count(), files))
+    # Several at a time: to hand over a small file takes as long as to look at it.
+    size = max(1, min(MOST_AT_A_TIME, len(files) // (4 * THREADS)))
+
+    def some(start: int) -> list[Source | InputError]:
+        return list(map(source_or_fault, itertools.count(start), files[start : start + size]))
+
+    with ThreadPoolExecutor(max_workers=THREADS) as pool:
+        parts = pool.map(some, range(0, len(files), size))
+        found = list(itertools.chain.from_iterable(parts))
     refuse_faults([fault for fault in found if isinstance(fault, InputError)])
     return [source for source in found if isinstance(source, Source)]
 
@@ -133,6 +150,7 @@ class _Search:
 
     def __init__(self, pins: dict[str, str], shelf: ListCache) -> None:
         self.pins, self.shelf = pins, shelf
+        self.real_path = RealPaths()
         self.skipped: list[SkippedFile] = []
         self.remote: dict[str, RemoteFile] = {}  # by their names
         self.revisions: dict[str, str] = {}
@@ -187,7 +205,7 @@ class _Search:
             file
             for one in found
             for file in one.files
-            if file not in self.remote and os.path.realpath(file).startswith(inside)
+            if file not in self.remote and self.real_path(file).startswith(inside)
         }
         self.skipped += [
             SkippedFile(file, "in the output folder")

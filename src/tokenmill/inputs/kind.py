@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from types import MappingProxyType
 from typing import IO, NamedTuple
 
-from tokenmill.errors import InputError
+from tokenmill.errors import InputError, SourceError
 from tokenmill.inputs.batch import BadRow, Batch, FatalRows, SignOfLife, nobody_watches
 from tokenmill.inputs.readers.decompress import expansion
 from tokenmill.inputs.segments import Segment, byte_segments
@@ -58,6 +59,7 @@ class InputKind(ABC):
     cuts_documents = False  # its reader itself cuts long documents
     quarantines_fatal = False  # its reader itself takes out the rows in `aside`: it knows lines
     numbers_rows = False  # a segment's rows count from the first of the file, not of the segment
+    holds_ids = False  # its documents are ids already, as bytes of uint32: nothing is encoded
     sequential = False  # only reading all that comes before tells where a row begins
     parts = "bytes"  # what the start and the stop of a segment count
 
@@ -110,6 +112,18 @@ class InputKind(ABC):
         if source.compression:
             read /= expansion(source.path, source.compression)
         return max(1.0, min(read, float(segment.size)))
+
+    def refuse_changed(self, source: Source) -> None:
+        """A file that is not what it was when planned: its rows would be neither old nor new."""
+        try:
+            stat = os.stat(source.path)
+        except OSError as error:
+            raise SourceError(f"{source.name}: cannot be read any more: {error.strerror}") from None
+        if (stat.st_size, stat.st_mtime_ns) != (source.size, source.mtime_ns):
+            raise SourceError(
+                f"{source.name}: changed while it was being read (its size or its time)",
+                hint="start again with the file as it should be",
+            )
 
     @abstractmethod
     def place(self, source: Source, segment: Segment, bad: BadRow, reading: Reading) -> str:

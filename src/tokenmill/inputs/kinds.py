@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from tokenmill.errors import InputError, SourceError, UsageError, did_you_mean
+from tokenmill.errors import InputError, UsageError, did_you_mean
 from tokenmill.inputs.batch import Batch, FatalRows, SignOfLife, nobody_watches, set_aside
 from tokenmill.inputs.input_rules import InputRules
 from tokenmill.inputs.kind import InputKind, ReadRequest
@@ -25,13 +25,14 @@ from tokenmill.inputs.readers.parquet import PARQUET
 from tokenmill.inputs.readers.text import TEXT
 from tokenmill.inputs.rows.csv_files import CSV, TSV
 from tokenmill.inputs.rows.json_arrays import JSON_ARRAY
+from tokenmill.inputs.rows.prepared import PREPARED
 from tokenmill.inputs.segments import Segment
 from tokenmill.inputs.source import Source
 from tokenmill.settings import Reading
 from tokenmill.system.memory import NO_LIMIT, MemoryShare
 from tokenmill.system.plugins import added
 
-BUILT_IN: tuple[InputKind, ...] = (PARQUET, ARROW, JSONL, TEXT, CSV, TSV, JSON_ARRAY)
+BUILT_IN: tuple[InputKind, ...] = (PARQUET, ARROW, JSONL, TEXT, CSV, TSV, JSON_ARRAY, PREPARED)
 # Text files that are read where they are named, by a path or a glob; beside data in a folder they
 # are hardly meant as documents.
 _NAMED = """
@@ -163,15 +164,7 @@ def read_segment(
 
 
 def refuse_changed(source: Source) -> None:
-    """A file that is not what it was when planned: its rows would be neither old nor new."""
-    if source.remote is not None:
-        return  # its content was compared when it came, its copy whenever a worker read it
-    try:
-        stat = os.stat(source.path)
-    except OSError as error:
-        raise SourceError(f"{source.name}: cannot be read any more: {error.strerror}") from None
-    if (stat.st_size, stat.st_mtime_ns) != (source.size, source.mtime_ns):
-        raise SourceError(
-            f"{source.name}: changed while it was being read (its size or its time)",
-            hint="start again with the file as it should be",
-        )
+    """A source that is not what it was when planned. What came from elsewhere was compared when it
+    came, and its copy whenever a worker read it."""
+    if source.remote is None:
+        kind_named(source.kind).refuse_changed(source)

@@ -11,6 +11,7 @@ import functools
 import glob
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -191,10 +192,27 @@ def _saved_files(folder: str) -> set[str] | None:
     return files
 
 
-def refuse_twice(paths: list[str]) -> None:
+class RealPaths:
+    """Where files really are. Links in the path of a folder are followed once for all its files."""
+
+    def __init__(self) -> None:
+        self._folders: dict[str, str] = {}
+
+    def __call__(self, path: str) -> str:
+        if os.path.islink(path):
+            return os.path.realpath(path)
+        folder, name = os.path.split(path)
+        if name in ("", ".", ".."):
+            return os.path.realpath(path)
+        if folder not in self._folders:
+            self._folders[folder] = os.path.realpath(folder)
+        return os.path.join(self._folders[folder], name)
+
+
+def refuse_twice(paths: list[str], real_path: Callable[[str], str]) -> None:
     seen: dict[str, str] = {}
     for path in paths:
-        real = os.path.realpath(path)
+        real = real_path(path)
         if real in seen:
             raise InputError(
                 f"{path}: named twice" + (f" (also as {seen[real]})" if seen[real] != path else ""),

@@ -117,6 +117,11 @@ class Content(NamedTuple):
     set_aside: list[dict[str, Any]]
 
 
+def _file_job(plan: Plan, about: tuple[StreamFiles, ...], workspace: WorkArea) -> FileJob:
+    units = "" if workspace.has_places else plan.work_fingerprint
+    return FileJob(plan.settings, about, workspace.where(FILES), workspace.address, units)
+
+
 def commit(
     plan: Plan,
     ledger: UnitTable,
@@ -139,7 +144,7 @@ def commit(
     with contextlib.closing(FileMaker(workspace, evidence, check_interrupt)) as maker:
         grown = {name: _GrownFile(name, pieces) for name, pieces in _by_file(ledger).items()}
         about, written = zip(*_working_streams(plan, final, grown), strict=True)
-        source = workspace.grown_files(maker.files, plan.fingerprint)
+        source = workspace.grown_files(maker.files, plan.work_fingerprint)
         maker.source = None if workspace.has_places else source
         streams = [FileStream(source, one) for one in about]
         by_source, of_rows = _shuffled(plan, ledger.by_source, streams, maker, workspace)
@@ -152,7 +157,7 @@ def commit(
                 editions = [lay_out_edition(plan, mine.cut, maker, mine.finished_in(maker.files))]
             else:
                 cuts, checked = [mine.cut], mine.checked
-        job = FileJob(plan.settings, about, workspace.where(FILES), workspace.where())
+        job = _file_job(plan, about, workspace)
         cuts += [
             cut_edition(plan, one, streams, room) for one in layouts[len(editions) + len(cuts) :]
         ]
@@ -162,21 +167,29 @@ def commit(
         files = [file for edition in editions for file in edition.files] + index
         for _, made in files:
             maker.files.sync(made.working)
-        files += index_tables(files, _units_table(ledger), maker)
+        files += index_tables(files, ledger.in_order()[0].tobytes(), maker)
     content = Content(
         files,
         [split for edition in editions for split in edition.splits],
         counts=totals.to_dict(),
-        sources=[
-            {**source.identity(), **counts.to_dict(), **ledger.mix_of(source.number)}
-            for source, counts in zip(plan.sources, by_source, strict=True)
-        ],
-        set_aside=[
-            {"source": plan.sources[source].name, **one.to_dict()}
-            for source, one in sorted(ledger.set_aside, key=lambda pair: (pair[0], pair[1].row))
-        ],
+        sources=_source_entries(plan, ledger, by_source),
+        set_aside=_rows_aside(plan, ledger),
     )
     return carry_out(plan, content, workspace)
+
+
+def _source_entries(plan: Plan, ledger: UnitTable, by_source: list[Counts]) -> list[dict[str, Any]]:
+    return [
+        {**source.identity(), **counts.to_dict(), **ledger.mix_of(source.number)}
+        for source, counts in zip(plan.sources, by_source, strict=True)
+    ]
+
+
+def _rows_aside(plan: Plan, ledger: UnitTable) -> list[dict[str, Any]]:
+    return [
+        {"source": plan.sources[source].name, **one.to_dict()}
+        for source, one in sorted(ledger.set_aside, key=lambda pair: (pair[0], pair[1].row))
+    ]
 
 
 def carry_out(plan: Plan, content: Content, workspace: WorkArea) -> Manifest:
@@ -365,24 +378,18 @@ def _shuffled(
 ) -> tuple[list[Counts], list[DatasetFile]]:
     """Of a shuffled job: what a limit has left of each source; and where each row of a source
     went, for every stream that has documents."""
-    if not plan.settings.shuffle:
+    if not plan.settings.by_key:
         return by_source, []
     if plan.settings.limited:
         by_source = chosen_of(by_source, streams)
     rows = [counts.rows for counts in by_source]
     index: list[DatasetFile] = []
     for stream in (one for one in streams if one.documents):
-        working = f"{stream.name}.rows"
-        made = maker.make(working, row_index(stream, rows, workspace.spill))
-        index.append(dataset_file(made, f"index/{working}", "rows", stream=stream.name))
+        working, path = f"{stream.name}.rows", f"index/{stream.name}.rows"
+        name = workspace.name_of(working, path)
+        made = maker.make(name, row_index(stream, rows, workspace.spill))
+        index.append(dataset_file(made, path, "rows", stream=stream.name))
     return by_source, index
-
-
-def _units_table(ledger: UnitTable) -> bytes:
-    """Source, segment, part, first row, rows of every unit, in document order."""
-    units = np.frombuffer(ledger.units, np.uint64).reshape(-1, 5)
-    order = np.lexsort((units[:, 2], units[:, 1], units[:, 0]))
-    return units[order].astype("<u8").tobytes()
 
 
 def _checked_totals(plan: Plan, by_source: list[Counts]) -> Counts:

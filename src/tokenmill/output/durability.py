@@ -24,6 +24,8 @@ from tokenmill.output.workspace import JOURNAL, WorkArea
 from tokenmill.planning.plan import Plan
 from tokenmill.settings import RunSettings
 from tokenmill.tokens.counts import Counts, MixCounts
+from tokenmill.tokens.order import origin_of, run_name
+from tokenmill.tokens.splits import U64
 
 
 class UnitTable:
@@ -37,8 +39,12 @@ class UnitTable:
         self.units = array("Q")  # source, segment, part, first row, rows
         self.texts = array("Q")  # text bytes, tokens, documents of each unit
         self.set_aside: list[tuple[int, AsideRecord]] = []  # by source
+        self.further: list[UnitId] = []  # units of further passes over the inputs
+        self.objects: dict[UnitId, str] = {}  # of sorted documents, in a store without places
+        self._rows_before: dict[UnitId, int] = {}  # of those that count rows in their unit
 
-    def add(self, record: UnitRecord) -> None:
+    def add(self, record: UnitRecord, object_name: str = "") -> None:
+        """`object_name`: of the object that holds the pieces, where no file grows."""
         unit = record.unit
         if unit.source < len(self.by_source):  # else it brings documents of units into order
             self.by_source[unit.source].add(record.counts)
@@ -47,10 +53,31 @@ class UnitTable:
             )
             counts = record.counts
             self.texts.extend((counts.text_bytes, counts.tokens, counts.documents))
-        self.set_aside += [(unit.source, one) for one in record.set_aside]
+        origin = origin_of(unit.source, len(self.by_source))
+        if origin not in (-1, unit.source):
+            self.further.append(unit)
+            self._add_further(origin, record.counts)
+        self.set_aside += [(origin, one) for one in record.set_aside]
         for piece in record.pieces:
             file = self.file_ids.setdefault(piece.file, len(self.file_ids))
             self.pieces.extend((file, piece.offset, piece.length, piece.digest))
+        if object_name and record.pieces and record.pieces[0].file == run_name(unit):
+            self.objects[unit] = object_name
+            if record.object:
+                self._rows_before[unit] = record.before.rows
+
+    def _add_further(self, source: int, counts: Counts) -> None:
+        """What a further pass has encoded was not chosen before."""
+        again = msgspec.structs.replace(counts, rows=0, not_chosen=-counts.written_or_lost)
+        self.by_source[source].add(again)
+
+    def run_file(self, unit: UnitId) -> str:
+        """The file that begins with a unit's sorted documents."""
+        return self.objects.get(unit) or run_name(unit)
+
+    def rows_before(self, unit: UnitId) -> int:
+        """What is to be added to the rows in that file."""
+        return self._rows_before.get(unit, 0)
 
     def choose(self, by_source: list[Counts], mix_counts: list[MixCounts]) -> None:
         """What a mixture takes of the documents that were encoded."""
@@ -58,7 +85,12 @@ class UnitTable:
 
     def mix_of(self, source: int) -> dict[str, dict[str, int]]:
         """For the manifest: of a mixture, what there is to train on and what is taken."""
-        return {"train": msgspec.structs.asdict(self.mix_counts[source])} if self.mix_counts else {}
+        if not self.mix_counts:
+            return {}
+        train = msgspec.structs.asdict(self.mix_counts[source])
+        if not train["bound"]:  # a mixture without it stays as it was
+            del train["bound"]
+        return {"train": train}
 
     def sizes(self) -> dict[str, int]:
         """The bytes in each file."""
@@ -67,17 +99,17 @@ class UnitTable:
         np.add.at(total, pieces[:, 0], pieces[:, 2])
         return {name: int(total[number]) for name, number in self.file_ids.items()}
 
+    def in_order(self) -> tuple[U64, U64]:
+        """Units and their texts, in document order: the columns of `units` and of `texts`."""
+        units = np.frombuffer(self.units, np.uint64).reshape(-1, 5)
+        texts = np.frombuffer(self.texts, np.uint64).reshape(-1, 3)
+        order = np.lexsort((units[:, 2], units[:, 1], units[:, 0]))
+        return units[order], texts[order]
+
     def all_units(self) -> list[UnitId]:
         """In document order."""
-        columns = np.frombuffer(self.units, np.uint64).reshape(-1, 5)[:, :3].tolist()
-        return sorted(UnitId(*unit) for unit in columns)
-
-    def in_order(self) -> list[tuple[int, int, int]]:
-        """Text bytes, tokens and documents of all units, in the order of the plan."""
-        units = np.frombuffer(self.units, np.uint64).reshape(-1, 5)
-        order = np.lexsort((units[:, 2], units[:, 1], units[:, 0]))
-        texts = np.frombuffer(self.texts, np.uint64).reshape(-1, 3)[order]
-        return [(size, tokens, documents) for size, tokens, documents in texts.tolist()]
+        units, _ = self.in_order()
+        return [UnitId(*unit) for unit in units[:, :3].tolist()]
 
     def evidence(self) -> bytes:
         """The digests of everything written, in an order that does not depend on the run."""
@@ -167,18 +199,19 @@ class UnitLog:
         durable: list[UnitRecord],
         journal_length: int,
         expected: dict[UnitId, UnitRecord],
+        log: str = JOURNAL,
     ) -> None:
         self.plan, self.run = plan, run
         self.workspace = workspace
         self.ledger = UnitTable(len(plan.sources))
         for record in durable:
-            self.ledger.add(record)
+            self.ledger.add(record, workspace.object_of(record))
         self.resumed_units = sum(record.unit.source < len(plan.sources) for record in durable)
         self.encoded_units = 0
         self.expected = expected
         self.on_durable: Callable[[list[UnitRecord]], None] = lambda records: None
         self._journal = workspace.open_log(
-            JOURNAL, journal_length, journal_header(plan.work_fingerprint)
+            log, journal_length, journal_header(plan.work_fingerprint)
         )
         self._file_sync = FileSync(workspace)
         self._waiting: dict[UnitId, UnitRecord] = {}  # written, in this order
@@ -197,7 +230,7 @@ class UnitLog:
         earlier = self.expected.pop(record.unit, None)
         if earlier is not None and earlier != record:
             raise RefusedError(
-                f"{self.plan.sources[record.unit.source].name}: changed since this job was begun "
+                f"{self._name_of(record.unit)}: changed since this job was begun "
                 f"(same size): unit {record.unit} is not what it was when it was first written",
                 hint="start over with --overwrite, or restore the input",
             )
@@ -205,6 +238,10 @@ class UnitLog:
         (self._elsewhere.discard if here else self._elsewhere.add)(record.unit)
         self._waiting_bytes += sum(piece.length for piece in record.pieces)
         self.encoded_units += 1
+
+    def _name_of(self, unit: UnitId) -> str:
+        sources = self.plan.sources
+        return sources[origin_of(unit.source, len(sources))].name
 
     def synced(self, units: list[UnitId]) -> None:
         """The worker that wrote these units has synced them."""
@@ -280,5 +317,5 @@ class UnitLog:
         self._file_sync.sync(files)
         self._journal.append(b"".join(map(frame_record, records)))
         for record in records:
-            self.ledger.add(record)
+            self.ledger.add(record, self.workspace.object_of(record))
         self.on_durable(records)

@@ -42,6 +42,7 @@ class FileTask(msgspec.Struct, frozen=True, array_like=True):
     documents: int
     start: int = 0
     stop: int = 0  # 0: all of the file
+    kind: str = ""  # of a file of another order, see output/order/reordering.py; "": tokens
 
     @property
     def name(self) -> str:
@@ -65,9 +66,10 @@ def write_pieces(
     on_piece: Callable[[int], None],
     *,
     start: int | None = None,
+    size: int = 0,
 ) -> tuple[list[tuple[int, int]], Info]:
     """Write a file; its pieces, and what its format notes of it. With `start`: only these bytes of
-    it, from there on."""
+    it, from there on. `size`: about how long it gets."""
     info: Info = {}
 
     def noted() -> Iterator[Buffer]:
@@ -81,7 +83,7 @@ def write_pieces(
 
     pieces: list[tuple[int, int]] = []
     if start is None:
-        files.write_file(working, digested_pieces())
+        files.write_file(working, digested_pieces(), size)
         return pieces, info
     for piece in digested_pieces():
         files.write_at(working, start, piece)

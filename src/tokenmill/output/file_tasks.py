@@ -18,10 +18,12 @@ from tokenmill.formats import get_format
 from tokenmill.formats.base import Info, itemsize
 from tokenmill.output.file_maker import PIECE_BYTES, FileMaker, FileTask, write_pieces
 from tokenmill.output.files import JobFiles
+from tokenmill.output.objects.opening import open_workspace
+from tokenmill.output.order.reordering import NewOrder, Reorderer
 from tokenmill.output.stored import FileStream, StreamFiles
-from tokenmill.output.workspace import WorkArea, Workspace
+from tokenmill.output.workspace import WorkArea
 from tokenmill.settings import PlanSettings
-from tokenmill.system.store import FolderStore, Store
+from tokenmill.system.store import Store, store_of
 from tokenmill.tokens.reframe import BLOCK_TOKENS, ReframedStream
 from tokenmill.tokens.shards import ShardView, tokens_of
 
@@ -35,6 +37,8 @@ class FileJob(msgspec.Struct, frozen=True, tag=True):
     streams: tuple[StreamFiles, ...]
     source: str  # the store that holds the streams
     output: str
+    units: str = ""  # the fingerprint of the plan whose units, as objects, the streams are
+    order: NewOrder | None = None  # in which the documents of the streams are brought
 
 
 # Makes files, by workers or in this process; what is made is noted with the maker of files.
@@ -49,7 +53,7 @@ def weight_of(settings: PlanSettings, task: FileTask) -> int:
 def effort_of(settings: PlanSettings, task: FileTask) -> int:
     """About how long a task takes, beside others."""
     fmt = get_format(settings.layouts[task.layout].format)
-    return fmt.effort * weight_of(settings, task)
+    return (1 if task.kind else fmt.effort) * weight_of(settings, task)
 
 
 def working_name(shard: ShardView) -> str:
@@ -108,19 +112,29 @@ class FileWorker:
     ) -> None:
         """`source`, `files`: where only this process can open them."""
         self.job = job
-        self.files = files or Workspace(job.output).open_files()
-        self._store = source or FolderStore(job.source)
+        workspace = open_workspace(job.output)
+        self.files = files or workspace.open_files()
+        if source is None and job.units:
+            source = workspace.grown_files(self.files, job.units)
+        self._store = source or store_of(job.source)
         self._stream = functools.lru_cache(maxsize=None)(self._open)
 
     def _open(self, layout: int, stream: int) -> ReframedStream:
         stored = FileStream(self._store, self.job.streams[stream])
         return ReframedStream(stored, self.job.settings, self.job.settings.layouts[layout])
 
-    def make(
-        self, task: FileTask, on_piece: Callable[[int], None]
-    ) -> tuple[list[tuple[int, int]], Info]:
-        """Make it and sync it; returns its pieces and what its format notes of it. `on_piece` is
-        told the size of each piece before it is written."""
+    @functools.cached_property
+    def _reorderer(self) -> Reorderer:
+        def stored(stream: int) -> FileStream:
+            return FileStream(self._store, self.job.streams[stream])
+
+        assert self.job.order is not None
+        opened = functools.lru_cache(maxsize=None)(stored)
+        return Reorderer(self.job.order, opened, self._store, self.files)
+
+    def _buffers(self, task: FileTask) -> Iterable[Any]:
+        if task.kind:
+            return self._reorderer.buffers(task)
         shard = ShardView(
             self._stream(task.layout, task.stream),
             task.split,
@@ -131,11 +145,16 @@ class FileWorker:
             task.first_document,
             task.documents,
         )
-        buffers: Iterable[Any] = tokens_of(shard)
-        if task.stop:
-            buffers = range_of(shard, task.start, task.stop)
+        return range_of(shard, task.start, task.stop) if task.stop else tokens_of(shard)
+
+    def make(
+        self, task: FileTask, on_piece: Callable[[int], None]
+    ) -> tuple[list[tuple[int, int]], Info]:
+        """Make it and sync it; returns its pieces and what its format notes of it. `on_piece` is
+        told the size of each piece before it is written."""
         start = task.start if task.stop else None
-        made = write_pieces(self.files, task.working, buffers, on_piece, start=start)
+        size, buffers = weight_of(self.job.settings, task), self._buffers(task)
+        made = write_pieces(self.files, task.working, buffers, on_piece, start=start, size=size)
         self.files.sync(task.working)
         self.files.sync_names("")
         return made

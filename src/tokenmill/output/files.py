@@ -5,13 +5,14 @@ Tokens are written with pwrite, synced in bulk, and only then named in the journ
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import xxhash
 
-from tokenmill.output.journal import UnitRecord
+from tokenmill.inputs.segments import UnitId
+from tokenmill.output.journal import PieceRecord
 from tokenmill.system.disk import Buffer
 from tokenmill.system.store import PlacedFolder, PlacedStore, Store
 
@@ -23,12 +24,12 @@ class JobFiles(Store, Protocol):
         """A piece of a unit."""
         ...
 
-    def unit_written(self, record: UnitRecord) -> None:
-        """All pieces of a unit have been given."""
+    def unit_written(self, unit: UnitId, pieces: Sequence[PieceRecord]) -> None:
+        """All pieces of a unit have been given, these last."""
         ...
 
-    def write_file(self, name: str, pieces: Iterable[Buffer]) -> None:
-        """A file of these pieces, and nothing behind them."""
+    def write_file(self, name: str, pieces: Iterable[Buffer], size: int = 0) -> None:
+        """A file of these pieces, and nothing behind them. `size`: about how long it gets."""
         ...
 
     def truncate(self, name: str, size: int) -> None:
@@ -59,17 +60,17 @@ class OutputFiles(PlacedFolder):
         super().__init__(path)
         self.hold()
 
-    def unit_written(self, record: UnitRecord) -> None:
+    def unit_written(self, unit: UnitId, pieces: Sequence[PieceRecord]) -> None:
         """Its pieces are in their places already."""
 
-    def write_file(self, name: str, pieces: Iterable[Buffer]) -> None:
+    def write_file(self, name: str, pieces: Iterable[Buffer], size: int = 0) -> None:
         """Nothing is cut off before the end. A worker that was taken for dead, and goes on after
         another has made the same file, only writes the same bytes to the same place."""
-        size = 0
+        at = 0
         for piece in pieces:
-            self.write_at(name, size, piece)
-            size += memoryview(piece).nbytes
-        self.truncate(name, size)
+            self.write_at(name, at, piece)
+            at += memoryview(piece).nbytes
+        self.truncate(name, at)
 
 
 class AppendLog:

@@ -18,6 +18,7 @@ from tokenmill.inputs.segments import UnitId
 from tokenmill.settings import is_plain_name
 from tokenmill.system.store import Store, read_small
 from tokenmill.tokens.counts import Counts, State
+from tokenmill.tokens.placement import StreamCounts
 
 JOURNAL_MAGIC = b"tokenmill-journal-1\n"
 _FRAME = struct.Struct("<IQ")  # length and xxh3 of a record
@@ -56,6 +57,10 @@ class UnitRecord(msgspec.Struct, frozen=True, array_like=True):
     after: State
     pieces: tuple[PieceRecord, ...]
     set_aside: tuple[AsideRecord, ...] = ()
+    # Of a unit that is written before its place is known: what it adds to each stream. Rows and
+    # lines of `before` and `after` are then counted in its segment.
+    streams: tuple[StreamCounts, ...] = ()
+    object: str = ""  # where a unit is that got its place after it was written
 
 
 _encode_record = msgspec.msgpack.Encoder().encode
@@ -116,7 +121,8 @@ def framed_records(content: bytes, position: int) -> Iterator[tuple[bytes, int]]
 
 def unit_record(body: bytes) -> UnitRecord:
     record = _decode_record(body)
-    if not all(_is_plain(piece.file) for piece in record.pieces):
+    names = [piece.file for piece in record.pieces] + [record.object] * bool(record.object)
+    if not all(map(_is_plain, names)):
         # The files would be read and written, and must never be outside the work folder.
         raise msgspec.ValidationError("names a file that is not in the work folder")
     return record

@@ -23,12 +23,16 @@ from tokenmill.errors import (
     VerificationError,
 )
 from tokenmill.formats import FORMATS, is_format
+from tokenmill.inputs.segments import UnitId
 from tokenmill.inputs.source import SAMPLED, Source
 from tokenmill.output.commit import IMPORTED, published, read_commit, roll_back
 from tokenmill.output.durability import UnitLog
 from tokenmill.output.journal import UnitRecord, unit_record
 from tokenmill.output.manifest import Manifest
-from tokenmill.output.workspace import FILES, JOURNAL, WORK, WorkArea, Workspace
+from tokenmill.output.objects.opening import refuse_begun_here
+from tokenmill.output.objects.records import compared
+from tokenmill.output.workspace import FILES, JOURNAL, RECORDS, WORK, WorkArea, Workspace
+from tokenmill.planning.leases import Lease
 from tokenmill.planning.plan import (
     Plan,
     difference,
@@ -39,6 +43,7 @@ from tokenmill.planning.plan import (
 from tokenmill.settings import RunSettings
 from tokenmill.system.interrupts import keeping_work
 from tokenmill.system.store import read_small, read_whole
+from tokenmill.tokens.order import origin_of
 
 # By segment: rows that ended their worker, of units that must be done again all the same.
 QuarantinedRows = dict[tuple[int, int], dict[int, str]]
@@ -50,15 +55,19 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 FileState = tuple[int, int]  # of an input: the time of its last change, and its inode
 
 
-class _BoundPlan(msgspec.Struct, frozen=True):
+class BoundPlan(msgspec.Struct, frozen=True):
     """plan.json: what an output is bound to, and when its inputs were last written to. A manifest
     can be read as one too."""
 
     plan: dict[str, Any]
     mtimes: dict[str, int] = {}
     states: dict[str, FileState] = {}  # of the inputs; empty in plans of before
+    # Of a mixture: up to which choice key documents of its sources are encoded, pass after pass.
+    bounds: tuple[dict[str, int], ...] = ()
     # Those on this machine, for `status`. A manifest's `sources` are something else.
     sources: tuple[Source, ...] = msgspec.field(name="local_sources", default=())
+    # All of them, where another machine may finish the job: without what only one can open.
+    all_sources: tuple[Source, ...] = ()
 
 
 class JobState(msgspec.Struct, frozen=True):
@@ -69,6 +78,9 @@ class JobState(msgspec.Struct, frozen=True):
     durable: list[UnitRecord] = []
     ordered: list[UnitRecord] = []  # of a shuffled job: what its second half has done
     aside: QuarantinedRows = {}
+    bounds: tuple[dict[str, int], ...] = ()  # of a mixture, for each pass over its inputs
+    relative: bool = False  # units are written before their places are known
+    leases: tuple[Lease, ...] | None = None  # what is to be done; None: everything
 
 
 @contextlib.contextmanager
@@ -77,39 +89,96 @@ def open_job(
     run: RunSettings,
     workspace: WorkArea,
     check_interrupt: Callable[[], None] = lambda: None,
+    first_bounds: Callable[[], dict[str, int]] = dict,
 ) -> Iterator[JobState]:
-    """Lock the output, recover what is there, and refuse what would mix or destroy."""
+    """Lock the output, recover what is there, and refuse what would mix or destroy.
+
+    `first_bounds`: of a mixture that is begun, up to which choice key sources are encoded.
+    """
     refuse_links(workspace)
+    refuse_begun_here(workspace, overwrite=run.overwrite)
     if IMPORTED in plan.to_dict():
         _refuse_ours(workspace)
     else:
-        _refuse_foreign(workspace)
+        refuse_foreign(workspace)
     if workspace.has(workspace.manifest) and not workspace.has_work() and not run.overwrite:
-        yield JobState(_finished(plan, workspace))
+        yield JobState(finished_dataset(plan, workspace))
         return
     if workspace.takes_over and workspace.has(workspace.plan) and not run.overwrite:
-        _compare_bound(plan, workspace)  # or a command by mistake would stop a job of others
+        compare_bound(plan, workspace)  # or a command by mistake would stop a job of others
     lock = workspace.lock()
     try:
         begun = workspace.has(workspace.removing) and not workspace.has(workspace.manifest)
         if run.overwrite or begun:  # else nothing of the dataset is gone, and nothing shall go
             _remove_old(plan, workspace)
         if workspace.has(workspace.manifest):  # a crash before the work folder was removed
-            yield JobState(_finished(plan, workspace))
+            yield JobState(finished_dataset(plan, workspace))
             return
-        bound = _bind(plan, workspace)
+        bound = _bind(plan, workspace, first_bounds)
         if isinstance(workspace, Workspace) and workspace.has(workspace.commit):
             roll_back(workspace)
         workspace.spill.clear()
         workspace.forget_stopped()
         with keeping_work(), _noted_end(workspace):
-            books, durable, aside = _recover(plan, run, workspace, bound, check_interrupt)
+            books, durable, aside = recover(plan, run, workspace, bound, check_interrupt)
             with contextlib.closing(books):
-                encoded = [one for one in durable if one.unit.source < len(plan.sources)]
-                ordered = [one for one in durable if one.unit.source >= len(plan.sources)]
-                yield JobState(books=books, durable=encoded, ordered=ordered, aside=aside)
+                encoded, ordered = _halves(plan, durable)
+                yield JobState(
+                    books=books,
+                    durable=encoded,
+                    ordered=ordered,
+                    aside=aside,
+                    bounds=bound.bounds,
+                    relative=is_relative(plan, workspace),
+                )
     finally:
         lock.release()
+
+
+def _halves(plan: Plan, records: list[UnitRecord]) -> tuple[list[UnitRecord], list[UnitRecord]]:
+    """Units of the inputs, and units of the second half of a shuffled job."""
+    behind = len(plan.sources)
+    return (
+        [one for one in records if one.unit.source < behind],
+        [one for one in records if one.unit.source >= behind],
+    )
+
+
+def is_relative(plan: Plan, workspace: WorkArea) -> bool:
+    """Whether units are written before their places are known. A trial reads its inputs in order,
+    and ends in the midst of one: there each unit waits for its place."""
+    return not workspace.has_places and not plan.settings.reads_part
+
+
+def open_placed(
+    plan: Plan,
+    run: RunSettings,
+    workspace: WorkArea,
+    recorded: dict[UnitId, UnitRecord],
+    check_interrupt: Callable[[], None],
+) -> tuple[UnitLog, list[UnitRecord], list[UnitRecord]]:
+    """The log of units that have their places; what is in it of the inputs' units, and of the
+    second half of a shuffled job. `recorded`: what there is to place."""
+    records, length = workspace.read_log(JOURNAL, plan.work_fingerprint, unit_record)
+    last = {record.unit: record for record in records}  # a later one replaces an earlier one
+    placed, ordered = _halves(plan, list(last.values()))
+    names = {unit: workspace.object_of(record) for unit, record in recorded.items()}
+    # Their objects are known to be whole, or are compared when they are read.
+    placed = [one for one in placed if workspace.object_of(one) == names.get(one.unit)]
+    ordered = _intact(workspace, ordered, check_interrupt)
+    return UnitLog(plan, run, workspace, placed + ordered, length, {}), placed, ordered
+
+
+def _intact(
+    workspace: WorkArea, records: list[UnitRecord], check_interrupt: Callable[[], None]
+) -> list[UnitRecord]:
+    def is_whole(record: UnitRecord) -> bool:
+        check_interrupt()  # there may be a terabyte of them
+        return workspace.is_whole(record)
+
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        intact = list(pool.map(is_whole, records))
+    return [record for record, ok in zip(records, intact, strict=True) if ok]
 
 
 @contextlib.contextmanager
@@ -129,7 +198,7 @@ def bound_revisions(workspace: WorkArea) -> dict[str, str]:
     for name in (workspace.plan, workspace.manifest):
         with contextlib.suppress(OSError, StorageError, *UNREADABLE):  # for opening it to tell
             content = read_small(workspace.store, name)
-            plan = msgspec.json.decode(content, type=_BoundPlan).plan
+            plan = msgspec.json.decode(content, type=BoundPlan).plan
             return msgspec.convert(plan.get("revisions", {}), dict[str, str])
     return {}
 
@@ -171,14 +240,14 @@ def _touched(output: Path) -> Iterator[Path]:
 def refuse_output(plan: Plan, workspace: WorkArea) -> None:
     """What `prepare` would refuse, found without touching anything."""
     refuse_links(workspace)
-    _refuse_foreign(workspace)
+    refuse_foreign(workspace)
     if workspace.has(workspace.manifest):
-        _finished(plan, workspace)
+        finished_dataset(plan, workspace)
     elif workspace.has(workspace.plan):
-        _compare_bound(plan, workspace)
+        compare_bound(plan, workspace)
 
 
-def _refuse_foreign(workspace: WorkArea) -> None:
+def refuse_foreign(workspace: WorkArea) -> None:
     """A folder with files must hold a manifest of ours, or a job of ours."""
     if workspace.has(workspace.manifest):
         try:
@@ -207,7 +276,7 @@ def _refuse_ours(workspace: WorkArea) -> None:
         if not workspace.has(name):
             continue
         hint = "look into the folder, and remove it by hand"
-        if IMPORTED not in _read_plan(workspace, name, hint).plan:
+        if IMPORTED not in read_plan(workspace, name, hint).plan:
             raise RefusedError(
                 f"{workspace.where()}: tokenmill made these files, so they need no import",
                 hint="verify, inspect and export work on a finished dataset as it is"
@@ -237,9 +306,9 @@ def _remove_old(plan: Plan, workspace: WorkArea) -> None:
     workspace.clear_work()
 
 
-def _finished(plan: Plan, workspace: WorkArea) -> Manifest:
+def finished_dataset(plan: Plan, workspace: WorkArea) -> Manifest:
     manifest = Manifest.load(workspace.store)
-    _refuse_difference(manifest.plan, plan, workspace, "holds a dataset made with another plan")
+    refuse_difference(manifest.plan, plan, workspace, "holds a dataset made with another plan")
     _refuse_touched(plan, workspace)
     _refuse_incomplete(manifest, workspace)
     return manifest
@@ -275,7 +344,7 @@ def _times_when_read(workspace: WorkArea) -> dict[str, int]:
     try:
         if workspace.has(workspace.plan):  # a crash while the dataset got its names
             content = read_small(workspace.store, workspace.plan)
-            return msgspec.json.decode(content, type=_BoundPlan).mtimes
+            return msgspec.json.decode(content, type=BoundPlan).mtimes
         content = read_whole(workspace.store, workspace.run_record)
         made_from = msgspec.json.decode(content)["sources"]
         return {name: entry["mtime_ns"] for name, entry in made_from.items()}
@@ -283,7 +352,7 @@ def _times_when_read(workspace: WorkArea) -> dict[str, int]:
         return {}  # it is not part of the data: damaged or gone, it is no reason to stop
 
 
-def _refuse_difference(old: dict[str, Any], plan: Plan, workspace: WorkArea, what: str) -> None:
+def refuse_difference(old: dict[str, Any], plan: Plan, workspace: WorkArea, what: str) -> None:
     new = plan.to_dict()
     if old != new:
         hint = "use the same settings to resume, another -o, or --overwrite to start over"
@@ -300,20 +369,34 @@ def _refuse_difference(old: dict[str, Any], plan: Plan, workspace: WorkArea, wha
         raise RefusedError(f"{workspace.where()}: {what}:", lines=lines, hint=hint)
 
 
-def _bind(plan: Plan, workspace: WorkArea) -> _BoundPlan:
+def note_pass(workspace: WorkArea, bounds: dict[str, int]) -> None:
+    """Bind a job to the bounds of a further pass over its inputs, before it begins."""
+    bound = read_plan(workspace, workspace.plan, "use --overwrite to start over")
+    bound = msgspec.structs.replace(bound, bounds=(*bound.bounds, bounds))
+    workspace.store.write_whole(workspace.plan, msgspec.json.encode(bound))
+
+
+def _bind(plan: Plan, workspace: WorkArea, first_bounds: Callable[[], dict[str, int]]) -> BoundPlan:
     """Create plan.json, or compare with the one there."""
     if not workspace.has(workspace.plan):
         workspace.clear_work()  # what a crash left of a removal belongs to another plan
-        mtimes = {source.name: source.mtime_ns for source in plan.sources}
-        states = {source.name: _state_of(source) for source in plan.sources}
-        content = _BoundPlan(plan.to_dict(), mtimes, states, _local(plan))
+        content = binding(plan, workspace, first_bounds())
         workspace.bind(msgspec.json.encode(content))
         return content
-    bound = _compare_bound(plan, workspace)
+    bound = compare_bound(plan, workspace)
     if bound.plan != plan.to_dict():
         bound = msgspec.structs.replace(bound, plan=plan.to_dict())
         workspace.store.write_whole(workspace.plan, msgspec.json.encode(bound))
     return bound
+
+
+def binding(plan: Plan, workspace: WorkArea, bounds: dict[str, int]) -> BoundPlan:
+    mtimes = {source.name: source.mtime_ns for source in plan.sources}
+    states = {source.name: _state_of(source) for source in plan.sources}
+    bare: tuple[Source, ...] = ()
+    if is_relative(plan, workspace):
+        bare = tuple(msgspec.structs.replace(one, path="", remote=None) for one in plan.sources)
+    return BoundPlan(plan.to_dict(), mtimes, states, (bounds,), _local(plan), bare)
 
 
 def _local(plan: Plan) -> tuple[Source, ...]:
@@ -326,7 +409,7 @@ def _local(plan: Plan) -> tuple[Source, ...]:
 
 def bound_plan(workspace: WorkArea) -> tuple[dict[str, Any], tuple[Source, ...]]:
     """What an unfinished job is bound to, and where its inputs were on this machine."""
-    bound = _read_plan(workspace, workspace.plan, "use --overwrite to start over")
+    bound = read_plan(workspace, workspace.plan, "use --overwrite to start over")
     return bound.plan, bound.sources
 
 
@@ -334,10 +417,10 @@ def _state_of(source: Source) -> FileState:
     return source.ctime_ns, source.inode
 
 
-def _compare_bound(plan: Plan, workspace: WorkArea) -> _BoundPlan:
-    stored = _read_plan(workspace, workspace.plan, "use --overwrite to start over")
+def compare_bound(plan: Plan, workspace: WorkArea) -> BoundPlan:
+    stored = read_plan(workspace, workspace.plan, "use --overwrite to start over")
     if not _only_amounts_differ(stored.plan, plan, workspace):
-        _refuse_difference(stored.plan, plan, workspace, "is bound to another plan")
+        refuse_difference(stored.plan, plan, workspace, "is bound to another plan")
     return stored
 
 
@@ -347,13 +430,17 @@ def _only_amounts_differ(old: dict[str, Any], plan: Plan, workspace: WorkArea) -
         if without_amounts(old) != without_amounts(plan.to_dict()):
             return False
         records, _ = workspace.read_log(JOURNAL, plan.work_fingerprint, unit_record)
-        encoded = [record for record in records if record.unit.source < len(plan.sources)]
+        count = len(plan.sources)
+        encoded = [one for one in records if origin_of(one.unit.source, count) >= 0]
         known = {piece.file for record in encoded for piece in record.pieces}
-        return len(encoded) == len(records) and known >= set(workspace.store.list(FILES))
+        made = set[str]()
+        with contextlib.suppress(FileNotFoundError):  # a store has no empty folders
+            made = set(workspace.store.list(FILES))
+        return len(encoded) == len(records) and known >= made
     return False
 
 
-def _was_touched(source: Source, bound: _BoundPlan) -> bool:
+def _was_touched(source: Source, bound: BoundPlan) -> bool:
     """Whether a source may have changed since its units were made. The time of a file's last
     change and its inode tell what its modification time hides, which any program can set; a file
     that is hashed whole needs neither."""
@@ -363,39 +450,39 @@ def _was_touched(source: Source, bound: _BoundPlan) -> bool:
     return source.fingerprint.startswith(SAMPLED) and known != _state_of(source)
 
 
-def _read_plan(workspace: WorkArea, name: str, hint: str) -> _BoundPlan:
+def read_plan(workspace: WorkArea, name: str, hint: str) -> BoundPlan:
     try:
-        return msgspec.json.decode(read_small(workspace.store, name), type=_BoundPlan)
+        return msgspec.json.decode(read_small(workspace.store, name), type=BoundPlan)
     except UNREADABLE as error:
         where = workspace.store.where(name)
         raise RefusedError(f"{where}: damaged: {error}", hint=hint) from None
 
 
-def _recover(
+def recover(
     plan: Plan,
     run: RunSettings,
     workspace: WorkArea,
-    bound: _BoundPlan,
+    bound: BoundPlan,
     check_interrupt: Callable[[], None],
+    segments: set[tuple[int, int]] | None = None,
 ) -> tuple[UnitLog, list[UnitRecord], QuarantinedRows]:
     """The units that are durable and intact. The units of a file touched since are done again
     and must come out the same: size and sampled content agree, but only that is proof."""
-    records, length = workspace.read_log(JOURNAL, plan.work_fingerprint, unit_record)
+    log = RECORDS if is_relative(plan, workspace) else JOURNAL
+    records, length = workspace.read_log(log, plan.work_fingerprint, unit_record)
     latest = {record.unit: record for record in records}
+    if log == RECORDS:
+        latest = compared(plan, records)
+    if segments is not None:  # of one part; the others look after theirs
+        latest = {u: one for u, one in latest.items() if (u.source, u.segment) in segments}
     touched = {source.number for source in plan.sources if _was_touched(source, bound)}
-    expected = {unit: record for unit, record in latest.items() if unit.source in touched}
+    count = len(plan.sources)
+    expected = {u: record for u, record in latest.items() if origin_of(u.source, count) in touched}
     candidates = [record for unit, record in latest.items() if unit not in expected]
-
-    def is_whole(record: UnitRecord) -> bool:
-        check_interrupt()  # there may be a terabyte of them
-        return workspace.is_whole(record)
-
-    with ThreadPoolExecutor(max_workers=4) as pool:
-        intact = list(pool.map(is_whole, candidates))
-    durable = [record for record, ok in zip(candidates, intact, strict=True) if ok]
+    durable = _intact(workspace, candidates, check_interrupt)
     aside: QuarantinedRows = {}
     kept = {record.unit for record in durable}
     for record in (record for unit, record in latest.items() if unit not in kept):
         rows = aside.setdefault((record.unit.source, record.unit.segment), {})
         rows.update({one.segment_row: one.reason for one in record.set_aside if not one.rows})
-    return UnitLog(plan, run, workspace, durable, length, expected), durable, aside
+    return UnitLog(plan, run, workspace, durable, length, expected, log), durable, aside

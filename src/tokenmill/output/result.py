@@ -31,6 +31,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     run: dict[str, Any]
     warnings: list[str]
+    part: str = ""  # of a job on several machines: `manifest` has the counts of this part alone
 
     def __repr__(self) -> str:
         settings = self.manifest.settings
@@ -56,22 +57,29 @@ def write_run_record(
     workspace: WorkArea, prepared: Proposal, run: dict[str, Any], seconds: float
 ) -> None:
     """run.json: what the manifest must not hold, since it differs from run to run."""
-    library = family_of(prepared.encoding).library
-    packages = ("tokenmill", "gigatoken", library, "pyarrow", "numpy")
     record = {
         "seconds": round(seconds, 3),
         **run,
         "settings": msgspec.to_builtins(prepared.run),
+        "host": platform.node(),
+        **made_with(prepared),
+    }
+    workspace.put_run_record(record)
+
+
+def made_with(prepared: Proposal) -> dict[str, Any]:
+    """Where the inputs and the tokenizer were, and what encoded them."""
+    library = family_of(prepared.encoding).library
+    packages = ("tokenmill", "gigatoken", library, "pyarrow", "numpy")
+    return {
         "sources": {
             s.name: {"path": s.path or s.name, "mtime_ns": s.mtime_ns}
             for s in prepared.plan.sources
         },
         "tokenizer": prepared.encoding.path or prepared.encoding.name,
-        "host": platform.node(),
         "python": platform.python_version(),
         "packages": {name: metadata.version(name) for name in packages},
     }
-    workspace.put_run_record(record)
 
 
 def short_shards(manifest: Manifest, settings: PlanSettings, asked: str | int | None) -> list[str]:

@@ -41,6 +41,7 @@ from tokenmill.system.store import NotAFileError, PlacedFolder, PlacedStore, Sto
 WORK = ".tokenmill"
 LOCK = "lock"
 JOURNAL = "journal"
+RECORDS = "records"  # of units that are written before their places are known
 FILES = f"{WORK}/files"
 CUTS = f"{WORK}/cuts"
 
@@ -61,6 +62,7 @@ class WorkArea(abc.ABC):
     manifest = MANIFEST
     run_record = "run.json"
     store: Store
+    address: str  # by which a worker opens it
     local: Path  # a folder of this machine: where there must be space
     spill: SpillFolder
     downloads: Path
@@ -121,6 +123,10 @@ class WorkArea(abc.ABC):
     @abc.abstractmethod
     def is_whole(self, record: UnitRecord) -> bool:
         """Whether all pieces of a unit are what they were when they were written."""
+
+    def object_of(self, record: UnitRecord) -> str:
+        """The object that holds a unit's pieces; "" where they are in files that grow."""
+        return ""
 
     def put_run_record(self, record: dict[str, Any]) -> None:
         finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -204,6 +210,7 @@ class Workspace(WorkArea):
     def __init__(self, output: str | os.PathLike[str], scratch: str = "") -> None:
         """`scratch`: a folder for units that wait for their place, which need not survive."""
         self.output = self.local = Path(output)
+        self.address = str(self.output)
         self.work = self.output / WORK
         # A file that is not whole yet is never beside the dataset's.
         self.store = PlacedFolder(output, scratch=self.work)

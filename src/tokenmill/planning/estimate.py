@@ -6,11 +6,10 @@ without separators); else they are estimated, and so is whatever follows from th
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import msgspec
-import numpy as np
 
 from tokenmill.amounts import show_bytes
 from tokenmill.errors import InputError, warning
@@ -19,16 +18,15 @@ from tokenmill.formats.base import itemsize
 from tokenmill.inputs.download import at_hand_already, copy_fault
 from tokenmill.inputs.find import at_hand
 from tokenmill.inputs.kinds import kind_named
-from tokenmill.inputs.readers.parquet_metadata import open_parquet, text_chunks
 from tokenmill.inputs.segments import UNIT_BYTES
-from tokenmill.inputs.source import Source
+from tokenmill.planning.counted import CountedTokens, counted_tokens
 from tokenmill.planning.empty_splits import (
     warning_of_empty,
     warning_of_short,
     warnings_of_missing_val,
 )
 from tokenmill.planning.make import Proposal
-from tokenmill.planning.mixture.table import MixRow, estimated_rows
+from tokenmill.planning.mixture.table import KnownAmount, MixRow, estimated_rows
 from tokenmill.planning.needs import FinishedWork, typical_of
 from tokenmill.planning.options import WHOLE_TEXT_VAL
 from tokenmill.planning.plan import Plan, same_content
@@ -37,15 +35,15 @@ from tokenmill.planning.sample import (
     PROBE_SECONDS,
     KindTotals,
     Sample,
-    has_counts,
+    note_prepared,
     take_sample,
+    with_text,
 )
 from tokenmill.planning.sorted_inputs import sorted_warnings
 from tokenmill.settings import Layout, PlanSettings, Val
 from tokenmill.system.disk import free_bytes
 from tokenmill.system.limits import available_cores
 
-COUNTED_TOKENIZERS = ("gpt2", "r50k_base")  # of which token_count speaks
 COUNTED_ERROR = 0.01  # of the tokens that were tried: beyond, the column is about something else
 TYPICAL_DOCUMENT = 4700  # bytes of text: FineWeb-Edu's mean
 SIDECAR_BYTES = 20  # for a document: Megatron's index, the largest
@@ -97,17 +95,17 @@ def make_estimate(
     probe_seconds: float = PROBE_SECONDS,
     min_shard_tokens: int | None = None,
     done: FinishedWork = FinishedWork(),  # noqa: B008
+    known: Mapping[str, KnownAmount] = MappingProxyType({}),
 ) -> Estimate:
-    """Look at the inputs once more, for about `probe_seconds`. Writes nothing."""
-    plan, sample = prepared.plan, Sample()  # nothing measured
+    """Look at the inputs once more, for about `probe_seconds`. Writes nothing. `known`: what
+    sources of a mixture have to train on."""
+    plan = prepared.plan
     here = _at_hand(plan)
-    if not here.sources:
-        sample = typical_sample(plan)
-    elif probe:
-        sample = take_sample(here, prepared.encoding, prepared.run.encoder, probe_seconds)
+    sample = _sample(prepared, here, probe_seconds if probe else 0.0)
     counted = counted_tokens(here) if len(here.sources) == len(plan.sources) else None
     totals, warnings = _totals(plan, sample, counted)
-    totals, rows, unmet = _mixed(plan, sample, totals)
+    known = {} if sample.counted_differ else known
+    totals, rows, unmet = _mixed(plan, sample, totals, known)
     warnings += unmet + same_content([source.identity() for source in plan.sources])
     if empty := warning_of_empty(plan, totals.documents):
         warnings.append(empty)
@@ -122,7 +120,7 @@ def make_estimate(
         files += mine
     if plan.settings.val.kind == "none":
         warnings += warnings_of_missing_val(plan.settings)
-    if not plan.settings.shuffle:
+    if not plan.settings.by_key:
         warnings += sorted_warnings(sample.parts)
     disk = max(disk_bytes(plan, totals, files) - done.written_bytes, min(0, totals.tokens))
     free = free_bytes(prepared.output)
@@ -133,11 +131,11 @@ def make_estimate(
     left = int(totals.text_bytes * (1 - done.input_share))
     seconds, notes = run_seconds(plan, sample, cores, left)
     # Of the same documents: tokens may be counted exactly where the text is only sampled.
-    probed = scale(plan, sample, None)
-    known = probed.tokens > 0 and probed.text_bytes > 0
+    probed = scale(with_text(plan), sample, None)
+    is_probed = probed.tokens > 0 and probed.text_bytes > 0
     return Estimate(
         **msgspec.structs.asdict(totals),
-        bytes_per_token=round(probed.text_bytes / probed.tokens, 3) if known else -1.0,
+        bytes_per_token=round(probed.text_bytes / probed.tokens, 3) if is_probed else -1.0,
         files=files,
         disk_bytes=disk,
         disk_free=free,
@@ -150,6 +148,17 @@ def make_estimate(
         done=done,
         mixture=rows,
     )
+
+
+def _sample(prepared: Proposal, here: Plan, seconds: float) -> Sample:
+    """What is measured of the inputs that are here, or known of them. `seconds` 0: no probe."""
+    sample, texts = Sample(), with_text(here)
+    if not texts.sources:
+        sample = typical_sample(with_text(prepared.plan))
+    elif seconds:
+        sample = take_sample(texts, prepared.encoding, prepared.run.encoder, seconds)
+    note_prepared(prepared.plan, sample)
+    return sample
 
 
 def _at_hand(plan: Plan) -> Plan:
@@ -184,60 +193,6 @@ def typical_sample(plan: Plan) -> Sample:
 # --- tokens ----------------------------------------------------------------------------------
 
 
-class CountedTokens(NamedTuple):
-    """Sums of the column token_count."""
-
-    tokens: int
-    rows: int
-    empty: int
-
-
-def counted_tokens(plan: Plan) -> CountedTokens | None:
-    """What the sources say themselves, where all of them say it and it is of this tokenizer."""
-    settings = plan.settings
-    plain = settings.text_column == "text" and not settings.text_template and not settings.where
-    if settings.tokenizer not in COUNTED_TOKENIZERS or not plain:
-        return None  # FineWeb's counts are of GPT-2 and of its column text
-    if any(source.kind != "parquet" for source in plan.sources):
-        return None
-    with ThreadPoolExecutor(max_workers=4) as pool:
-        counted = [found for found in pool.map(_counted, plan.sources) if found is not None]
-    if len(counted) < len(plan.sources):
-        return None
-    return CountedTokens(*map(sum, zip(*counted, strict=True)))
-
-
-def _counted(source: Source) -> CountedTokens | None:
-    """None where there is no such column, a count is missing, or a row is known to be no text.
-
-    None too where the column is damaged: the run does not read it, so that is no error.
-    """
-    import pyarrow
-
-    tokens = rows = empty = 0
-    try:
-        with open_parquet(source.path) as file:
-            if not has_counts(file.schema_arrow) or _known_nulls(source.name, file.metadata):
-                return None
-            for batch in file.iter_batches(1 << 20, columns=[COUNT_COLUMN], use_threads=False):
-                if batch.column(0).null_count:
-                    return None
-                counts = batch.column(0).to_numpy().astype(np.int64)
-                if (counts < 0).any():
-                    return None
-                tokens, rows = tokens + int(counts.sum()), rows + len(counts)
-                empty += int(np.count_nonzero(counts == 0))
-    except (OSError, ValueError, pyarrow.ArrowException):
-        return None
-    return CountedTokens(tokens, rows, empty)
-
-
-def _known_nulls(name: str, metadata: Any) -> bool:
-    """Whether the footer says that rows of the text column are null: they will be bad rows."""
-    statistics = (chunk.statistics for chunk in text_chunks(name, metadata, "text"))
-    return any(s is not None and s.has_null_count and s.null_count for s in statistics)
-
-
 def _totals(plan: Plan, sample: Sample, counted: CountedTokens | None) -> tuple[Totals, list[str]]:
     """The totals of a plan, and warnings about them."""
     warnings: list[str] = []
@@ -259,7 +214,7 @@ def _totals(plan: Plan, sample: Sample, counted: CountedTokens | None) -> tuple[
         warnings.append(
             warning("documents that --min-tokens and --max-tokens drop are not estimated")
         )
-    if plan.settings.shuffle and plan.settings.limited:
+    if plan.settings.by_key and plan.settings.limited:
         warnings.append(
             warning("the first documents of a shuffled dataset may be anywhere: all rows are read")
         )
@@ -303,7 +258,9 @@ def scale(plan: Plan, sample: Sample, counted: CountedTokens | None) -> Totals:
     )
 
 
-def _mixed(plan: Plan, sample: Sample, encoded: Totals) -> tuple[Totals, list[MixRow], list[str]]:
+def _mixed(
+    plan: Plan, sample: Sample, encoded: Totals, known: Mapping[str, KnownAmount]
+) -> tuple[Totals, list[MixRow], list[str]]:
     """What a mixture takes of its sources: the totals of the dataset, the table, and a warning
     if the mixture cannot be met."""
     mixture, held = plan.settings.mixture, float(plan.settings.val.fraction or 0)
@@ -311,11 +268,15 @@ def _mixed(plan: Plan, sample: Sample, encoded: Totals) -> tuple[Totals, list[Mi
         return encoded, [], []
     tokens, documents = [], []
     for name in mixture.names:
+        if name in known:
+            tokens.append(known[name].tokens)
+            documents.append(known[name].documents)
+            continue
         mine = tuple(source for source in plan.sources if source.mix == name)
         found = scale(msgspec.structs.replace(plan, sources=mine), sample, None)
         tokens.append(round(found.tokens * (1 - held)))
         documents.append(round(found.documents * (1 - held)))
-    rows, warnings = estimated_rows(mixture, tokens, documents)
+    rows, warnings = estimated_rows(mixture, tokens, documents, known)
     if not rows:
         return encoded, [], warnings
     taken = sum(row.taken_tokens for row in rows) + round(encoded.tokens * held)
@@ -461,7 +422,7 @@ def disk_bytes(plan: Plan, totals: Totals, files: list[SplitFiles]) -> int:
         fmt = get_format(layout.format)
         beside = SIDECAR_BYTES * totals.documents if fmt.keeps_documents else 0
         size += totals.tokens * itemsize(layout) + count * fmt.header_bytes(layout) + beside
-    if settings.shuffle:  # until the commit: the documents of all rows, sorted; and a larger index
+    if settings.by_key:  # until the commit: the documents of all rows, sorted; and a larger index
         whole = (
             totals.rows / max(1, totals.documents) if settings.limited or settings.mixture else 1
         )

@@ -14,7 +14,12 @@ from tokenmill.inputs.kinds import kind_named
 from tokenmill.inputs.remote.address import is_url
 from tokenmill.inputs.remote.hub import ListCache
 from tokenmill.planning.hub_tokenizer import fetch_tokenizer, tokenizer_address
-from tokenmill.planning.mixture.inputs import find_mixture, refuse_with_mixture
+from tokenmill.planning.mixture.inputs import (
+    FindDataset,
+    find_mixture,
+    no_datasets,
+    refuse_with_mixture,
+)
 from tokenmill.planning.mixture.mix_file import read_mixture
 from tokenmill.planning.needs import Needs
 from tokenmill.planning.options import Options, plan_settings, run_settings, whole_text_val
@@ -53,10 +58,12 @@ def make_plan(
     options: Options,
     shelf: ListCache | None = None,
     bound_revisions: Callable[[], dict[str, str]] = dict,
+    find_dataset: FindDataset = no_datasets,
 ) -> Proposal:
     """Validate everything and look at the inputs. Writes nothing.
 
     `bound_revisions`: the commits of the Hub that an unfinished job in `output` is bound to.
+    `find_dataset`: opens a prepared dataset that a mixture names.
     """
     mixture = read_mixture(options.mix) if options.mix else None
     if mixture is not None:
@@ -88,10 +95,10 @@ def make_plan(
         found = find_sources(inputs, settings.text_column, output, pins, shelf, rules)
     else:
         settings = msgspec.structs.replace(settings, mixture=mixture.settings)
-        found = find_mixture(mixture, settings.text_column, output, pins, shelf, rules)
+        found = find_mixture(mixture, settings, output, pins, shelf, rules, find_dataset)
     if mixture is None and (val := whole_text_val(options, found.sources)):
         settings = plan_settings(msgspec.structs.replace(options, val=val), output, encoding)
-    if settings.shuffle:
+    if settings.by_key:
         found = msgspec.structs.replace(found, sources=in_plan_order(found.sources))
     kinds = {source.kind for source in found.sources}
     if settings.text_separator and not any(kind_named(kind).has_separators for kind in kinds):

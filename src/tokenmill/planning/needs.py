@@ -143,8 +143,8 @@ def needs_of(
 def _token_bytes(settings: PlanSettings) -> int:
     """On the disk for each token of the inputs. A shuffled job has its tokens once more until the
     commit; of a limited one, what the limit leaves is little beside that."""
-    sorted_bytes = itemsize(settings.first) if settings.shuffle else 0
-    if settings.shuffle and settings.limited:
+    sorted_bytes = itemsize(settings.first) if settings.by_key else 0
+    if settings.by_key and settings.limited:
         return sorted_bytes
     return sum(map(itemsize, copies_of(settings))) + sorted_bytes
 
@@ -155,7 +155,7 @@ def disk_warning(plan: Plan, output: str, written: int) -> str:
         return ""
     tokens = sum(typical_of(source)[1] for source in plan.sources)
     needed = int(tokens * _token_bytes(plan.settings)) - written
-    free = free_bytes(Path(output))
+    free = free_bytes(output)
     if not 0 <= free < needed:
         return ""
     return warning(

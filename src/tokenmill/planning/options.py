@@ -28,6 +28,7 @@ from tokenmill.settings import (
     Dtype,
     EncoderCheck,
     EncoderChoice,
+    Engine,
     Eot,
     LastShard,
     Layout,
@@ -39,7 +40,9 @@ from tokenmill.settings import (
     Val,
     is_plain_name,
     is_plain_path,
+    timer_knobs,
 )
+from tokenmill.system.buckets.address import is_bucket, parse_address
 from tokenmill.system.memory import Budget
 from tokenmill.tokenizer.bundled import Encoding
 from tokenmill.tokenizer.encoders.fast import fast_verdict
@@ -94,6 +97,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     downloads: int = DEFAULT_DOWNLOADS
     scratch: str = ""
     reuse: str = ""
+    part: str = ""
+    engine: Engine = "local"
+    ray_address: str = ""
 
     @property
     def input_rules(self) -> InputRules:
@@ -187,9 +193,12 @@ def plan_settings(
     encoding = encoding or find_encoding(options.tokenizer, options.pattern)
     if not os.fspath(output):
         raise UsageError("-o: is empty", hint="name a folder")
-    if is_url(os.fspath(output)):
+    if is_bucket(os.fspath(output)):
+        parse_address(os.fspath(output))
+    elif is_url(os.fspath(output)):
         raise UsageError(
-            f"-o {output}: not a local folder", hint="write to a local folder and copy it"
+            f"-o {output}: neither a local folder nor a bucket (s3://, gs://)",
+            hint="write to a local folder and copy it",
         )
     if os.fsencode(output).decode(errors="ignore") != os.fspath(output):
         raise UsageError(f"{output!r}: the name is not valid UTF-8")
@@ -478,15 +487,8 @@ def run_settings(options: Options, budget: Budget, encoding: Encoding) -> RunSet
         downloads=options.downloads,
         scratch=os.path.abspath(options.scratch) if options.scratch else "",
         reuse=os.path.abspath(options.reuse) if options.reuse else "",
+        engine=options.engine,
+        ray_address=options.ray_address,
+        max_actors=options.workers or 0,
         **timer_knobs(),
     )
-
-
-def timer_knobs() -> dict[str, Any]:
-    """Timers that tests shorten; a user has no reason to."""
-    knobs = {}
-    for name in ("sync_seconds", "stuck_seconds", "make_bytes"):
-        value = os.environ.get(f"TOKENMILL_{name.upper()}")
-        if value and value.replace(".", "", 1).isdigit():
-            knobs[name] = float(value)
-    return knobs

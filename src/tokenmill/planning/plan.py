@@ -20,6 +20,8 @@ from tokenmill.inputs.source import Source
 from tokenmill.settings import Layout, PlanSettings, Val
 from tokenmill.tokens.order import order_rule
 
+SORTED_RUNS = 2  # the layout of files of sorted documents: units of another one are encoded again
+
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     settings: PlanSettings
@@ -29,7 +31,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def to_dict(self) -> dict[str, Any]:
         """What is bound to an output: nothing of this machine, this run or this moment."""
         plan = {
-            "cut_rule": cut_rule() + (order_rule() if self.settings.shuffle else []),
+            "cut_rule": cut_rule() + (order_rule() if self.settings.by_key else []),
             "settings": self.settings.to_dict(),
             "sources": [source.identity() for source in self.sources],
         }
@@ -42,7 +44,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def work_fingerprint(self) -> str:
         """Of what decides how inputs are encoded: the amounts of a mixture may still change."""
-        return fingerprint_of(without_amounts(self.to_dict()))
+        return work_fingerprint(self.to_dict())
 
     @property
     def input_bytes(self) -> int:
@@ -79,6 +81,14 @@ def without_amounts(plan: dict[str, Any]) -> dict[str, Any]:
         return plan
     names = [share["name"] for share in plan["settings"]["mixture"]["shares"]]
     return {**plan, "settings": {**plan["settings"], "mixture": names}}
+
+
+def work_fingerprint(plan: dict[str, Any]) -> str:
+    """What the journal of a job is bound to."""
+    work, settings = without_amounts(plan), plan.get("settings", {})
+    if settings.get("shuffle") or "mixture" in settings:
+        work = {**work, "sorted_runs": SORTED_RUNS}
+    return fingerprint_of(work)
 
 
 def fingerprint_of(plan: dict[str, Any]) -> str:

@@ -58,16 +58,21 @@ def difference_of_texts(old: dict[str, Any], plan: Plan) -> list[str]:
     ours = cut_rule()
     if old["cut_rule"][: len(ours)] != ours:  # what follows is about the order of documents
         lines.append(f"its sources were cut by another rule ({old['cut_rule']})")
+    lines += tokenizer_difference(before, after)
+    if before.text_template != after.text_template:
+        lines.append(f"text: {before.text_template!r} -> {after.text_template!r}")
+    return lines
+
+
+def tokenizer_difference(before: PlanSettings, after: PlanSettings) -> list[str]:
     if before.tokenizer_sha256 != after.tokenizer_sha256:
         what = f"{before.tokenizer} -> {after.tokenizer}"
         if before.tokenizer == after.tokenizer:
             what = f"{after.tokenizer}, but its file has another content"
-        lines.append(f"tokenizer: {what}")
-    elif before.pattern != after.pattern:
-        lines.append(f"pattern: {before.pattern!r} -> {after.pattern!r}")
-    if before.text_template != after.text_template:
-        lines.append(f"text: {before.text_template!r} -> {after.text_template!r}")
-    return lines
+        return [f"tokenizer: {what}"]
+    if before.pattern != after.pattern:
+        return [f"pattern: {before.pattern!r} -> {after.pattern!r}"]
+    return []
 
 
 def match_sources(
@@ -86,6 +91,8 @@ def match_sources(
     found: dict[int, int] = {}
     others: dict[str, str] = {}
     for source in plan.sources:
+        if kind_named(source.kind).holds_ids:
+            continue  # nothing of it is encoded anyway
         why = "changed since" if source.name in names else "not in the old dataset"
         for number in same.get((source.size, source.fingerprint), ()):
             entry = entries[number]

@@ -17,6 +17,7 @@ from tokenmill.errors import TooLargeError
 from tokenmill.inputs.batch import Batch
 from tokenmill.inputs.kinds import kind_named, read_segment, reading_for, segments_of
 from tokenmill.inputs.readers.parquet_metadata import open_parquet, row_counts
+from tokenmill.inputs.rows.prepared import ID_BYTES
 from tokenmill.inputs.segments import BATCH_BYTES, Segment
 from tokenmill.inputs.source import Source
 from tokenmill.planning.plan import Plan
@@ -80,10 +81,30 @@ def kind_of(source: Source) -> str:
     return f"{source.mix}/{kind}" if source.mix else kind
 
 
+def with_text(plan: Plan) -> Plan:
+    """A plan without prepared datasets, of which nothing is encoded."""
+    texts = tuple(one for one in plan.sources if not kind_named(one.kind).holds_ids)
+    return msgspec.structs.replace(plan, sources=texts)
+
+
+def note_prepared(plan: Plan, sample: Sample) -> None:
+    """Add what prepared datasets hold: documents and ids are known, and there is no text."""
+    for source in plan.sources:
+        if kind_named(source.kind).holds_ids:
+            ids = source.size // ID_BYTES
+            sample.add(source, KindTotals(source.size, 0, source.rows, source.rows, ids))
+
+
 def take_sample(
-    plan: Plan, encoding: Encoding, encoder: EncoderChoice, seconds: float = PROBE_SECONDS
+    plan: Plan,
+    encoding: Encoding,
+    encoder: EncoderChoice,
+    seconds: float = PROBE_SECONDS,
+    visits: int = MAX_VISITS,
+    visit_bytes: int = BATCH_BYTES,
 ) -> Sample:
-    """Read and encode the beginning of segments until the time is over or all are seen."""
+    """Read and encode the beginning of segments until the time is over or all are seen; of no more
+    segments than `visits`, and of each kind of file. `visit_bytes`: of text, at each place."""
     # `--encoder gigatoken` would stop at a document that needs the reference; the run says so.
     opened = ExactEncoder(encoding, "auto" if encoder == "gigatoken" else encoder)
     opened.encode(from_bytes([b"whatever is loaded on first use"]))
@@ -94,7 +115,7 @@ def take_sample(
     kinds = len({kind_of(source) for source in plan.sources})
     for number, (source, segment, extent) in enumerate(_visits(plan), 1):
         kind, reading = kind_named(source.kind), reading_for(source, plan.settings.reading)
-        for batch, offsets, taken in _first_batches(plan, source, segment, opened):
+        for batch, offsets, taken in _first_batches(plan, source, segment, opened, visit_bytes):
             timed.append((batch.texts.size, taken))
             totals = KindTotals(
                 input_bytes=kind.input_bytes(source, segment, batch, reading),
@@ -109,7 +130,7 @@ def take_sample(
             _compare_counts(source, batch, offsets, sample)
             if time.monotonic() - began >= seconds:
                 break
-        if number >= kinds and time.monotonic() - began >= seconds:
+        if number >= kinds and (time.monotonic() - began >= seconds or number >= visits):
             break
     sample.seconds = time.monotonic() - began
     sample.speed = _speed(timed)
@@ -120,6 +141,7 @@ def _visits(plan: Plan) -> Iterator[tuple[Source, Segment, tuple[float, float]]]
     """Each segment once, in an order that soon comes by every kind and every part of the input;
     and from where to where in the input the segment is, from 0 to 1."""
     ends = dict(zip(plan.sources, np.cumsum([s.size for s in plan.sources]), strict=True))
+    total = max(1, plan.input_bytes)
     segments: dict[int, list[Segment]] = {}
     seen: set[tuple[int, int]] = set()
     for source, inside in _spread(plan.sources):
@@ -134,7 +156,7 @@ def _visits(plan: Plan) -> Iterator[tuple[Source, Segment, tuple[float, float]]]
         segment = mine[chosen]
         if (source.number, segment.number) not in seen:
             seen.add((source.number, segment.number))
-            begin, total = float(ends[source]) - source.size, max(1, plan.input_bytes)
+            begin = float(ends[source]) - source.size
             start, stop = (
                 (begin + source.size * at / len(mine)) / total for at in (chosen, chosen + 1)
             )
@@ -162,12 +184,12 @@ def _bit_reversed(number: int) -> float:
 
 
 def _first_batches(
-    plan: Plan, source: Source, segment: Segment, encoder: ExactEncoder
+    plan: Plan, source: Source, segment: Segment, encoder: ExactEncoder, most: int
 ) -> Iterator[tuple[Batch, I64, float]]:
-    """The first batches of a segment, one encoder's batch of text together: ends and time."""
+    """The first batches of a segment, `most` bytes of text together or more: ends and time."""
     batches = read_segment(source, segment, plan.settings.reading, room=MemoryShare(SAMPLE_BYTES))
     size = 0
-    while size < BATCH_BYTES:
+    while size < most:
         start = time.monotonic()
         try:
             batch = next(batches, None)
@@ -175,10 +197,18 @@ def _first_batches(
             return
         if batch is None:
             return
+        if most < BATCH_BYTES and batch.fragment is None:
+            batch = _beginning(batch, most)
         _, offsets = encoder.encode(batch.texts)
         taken = time.monotonic() - start
         size += batch.size
         yield batch, offsets, taken
+
+
+def _beginning(batch: Batch, size: int) -> Batch:
+    """The first documents of a batch, of about so many bytes."""
+    count = int(np.searchsorted(batch.texts.offsets, batch.texts.offsets[0] + size))
+    return batch if count >= len(batch.rows) else batch.until(int(batch.rows[count]))
 
 
 def _speed(timed: list[tuple[int, float]]) -> float:

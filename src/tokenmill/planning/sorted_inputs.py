@@ -66,7 +66,7 @@ class _Block:
         return self.text_bytes / self.tokens
 
 
-def units_as_parts(counts: Sequence[tuple[int, int, int]]) -> list[StreamPart]:
+def units_as_parts(counts: Sequence[Sequence[int]]) -> list[StreamPart]:
     """Text bytes, tokens and documents of all units, in the order of the stream."""
     total = max(1, sum(tokens for _, tokens, _ in counts))
     parts, before = [], 0

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import xxhash
 
 from tokenmill.errors import RefusedError, StorageError
+from tokenmill.system.buckets.address import is_bucket
 from tokenmill.system.failpoints import disk_of
 
 # numpy arrays are buffers too, though their type does not say so
@@ -63,6 +64,8 @@ def nearest(path: str | os.PathLike[str]) -> Path:
 
 def free_bytes(path: str | os.PathLike[str]) -> int:
     """Free on the file system that a path is, or will be, on; -1 where it cannot be told."""
+    if is_bucket(path):
+        return -1
     try:
         return shutil.disk_usage(nearest(path)).free
     except OSError:

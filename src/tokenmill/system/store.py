@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from tokenmill.errors import StorageError
 from tokenmill.system import disk as steps
+from tokenmill.system.buckets.address import is_bucket
 from tokenmill.system.disk import (
     CREATE,
     Buffer,
@@ -49,7 +50,10 @@ class NotAFileError(OSError):
 
 class Store(Protocol):
     """The least that every store can do. A read that fails raises an OSError; a write that fails,
-    a StorageError that explains it."""
+    a StorageError that explains it. So does a store that cannot be reached: its files may be
+    whole."""
+
+    ranged: bool = False  # a `view` costs a copy of the whole file, a `read` only what it reads
 
     def where(self, name: str = "") -> str:
         """The store, or a file in it, as a message names it."""
@@ -151,13 +155,30 @@ class ObjectStore(Store, Protocol):
     """What a bucket can do in addition. Its files are written whole and never changed; nothing is
     renamed, locked or appended to."""
 
-    def write_parts(self, name: str, parts: Iterable[Buffer]) -> None:
-        """A file of any size, over an existing one. It is there once all parts are, not before."""
+    address: str  # by which another process opens it; "": no other can
+
+    def write_parts(self, name: str, parts: Iterable[Buffer], size: int = 0) -> None:
+        """A file of any size, over an existing one. It is there once all parts are, not before.
+        `size`: about how long it gets, where that is known."""
         ...
 
     def names(self, prefix: str) -> Iterator[str]:
         """All files whose name begins so, in the order of their names."""
         ...
+
+    def remove_all(self, names: Iterable[str]) -> None:
+        """In any order."""
+        for name in names:
+            self.remove(name)
+
+    def check_conditions(self) -> None:
+        """Refuses a store in which `create` is not to be trusted."""
+        return
+
+    def abort_uploads(self) -> None:
+        """Forget files of which a process that has died wrote some parts. Only while nobody
+        writes."""
+        return
 
 
 class FolderStore(Store):
@@ -331,7 +352,19 @@ Place = str | os.PathLike[str] | Store
 
 
 def store_of(place: Place) -> Store:
-    return FolderStore(place) if isinstance(place, str | os.PathLike) else place
+    if not isinstance(place, str | os.PathLike):
+        return place
+    if is_bucket(place):
+        from tokenmill.system.buckets.bucket import Bucket  # which imports this module
+
+        return Bucket(str(place))
+    return FolderStore(place)
+
+
+def address_of(place: Place) -> Place:
+    """A path or an address, if another process can open this place by it."""
+    address: str = getattr(place, "address", "")
+    return address or place
 
 
 def place_name(place: Place) -> str:

@@ -23,15 +23,20 @@ class Counts(msgspec.Struct, array_like=True):
     too_long: int = 0
     filtered: int = 0  # of the dropped: rows that --where leaves out
     copies: int = 0  # of documents, beside the first: in a mixture with several epochs
-    not_chosen: int = 0  # encoded, and beyond a limit of a shuffled job
+    not_chosen: int = 0  # beyond a limit of a shuffled job, or not taken by a mixture
 
     def add(self, other: Counts) -> None:
         for field in self.__struct_fields__:
             setattr(self, field, getattr(self, field) + getattr(other, field))
 
     @property
+    def written_or_lost(self) -> int:
+        """Rows that were encoded, dropped or quarantined."""
+        return self.documents + self.dropped + self.quarantined
+
+    @property
     def balanced(self) -> bool:
-        return self.rows == self.documents + self.dropped + self.quarantined + self.not_chosen
+        return self.rows == self.written_or_lost + self.not_chosen
 
     def to_dict(self) -> dict[str, int]:
         counts = {field: getattr(self, field) for field in self.__struct_fields__}
@@ -66,7 +71,16 @@ class MixCounts(msgspec.Struct):
     taken_documents: int = 0
     taken_tokens: int = 0
     copies: int = 0
+    # Of a source that may be encoded in part: the largest choice key that is taken. Then what there
+    # is was not counted, but estimated, and rows with larger keys count as not chosen.
+    bound: int = 0
+
+    @property
+    def estimated(self) -> bool:
+        return self.bound > 0
 
     def add(self, other: MixCounts) -> None:
+        bound = max(self.bound, other.bound)
         for field in self.__struct_fields__:
             setattr(self, field, getattr(self, field) + getattr(other, field))
+        self.bound = bound

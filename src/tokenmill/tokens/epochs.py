@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tokenmill.texts import I64
 from tokenmill.tokens.splits import GOLDEN_RATIO, U64, mix
@@ -66,13 +65,13 @@ def copy_keys(keys: U64, copy: int) -> U64:
     return mix(keys + number)
 
 
-def choose(documents: Callable[[], Iterable[Amounts]], there: int, budget: int) -> Choice:
-    """The choice that takes `budget` of a source, or as little more as whole documents allow.
+def choose(documents: Callable[[], Iterable[Amounts]], whole: int, part: int) -> Choice:
+    """The choice that takes a source `whole` times, and `part` of it once more, or as little more
+    as whole documents allow.
 
     `documents` is called once for each pass over the source (four at most), and gives its
-    documents in parts of any size and order. `there`: the sum of their amounts.
+    documents in parts of any size and order.
     """
-    whole, part = divmod(budget, there) if there else (0, 0)
     return Choice(whole, _bound(documents, part) if part else -1)
 
 
@@ -94,17 +93,3 @@ def _bound(documents: Callable[[], Iterable[Amounts]], part: int) -> int:
         part -= int(before[digit] - sums[digit])
         prefix = prefix << BITS | digit
     return prefix
-
-
-def chosen(keys: U64, choice: Choice) -> tuple[I64, U64]:
-    """Every copy that is taken: the number of its document, and the key that orders it. Sorted
-    by document, then by copy."""
-    copies = choice.copies(keys)
-    documents = np.repeat(np.arange(len(keys)), copies)
-    first = np.repeat(np.cumsum(copies) - copies, copies)
-    numbers = np.arange(len(documents)) - first
-    ordered = np.empty(len(documents), np.uint64)
-    for number in range(choice.most):
-        mine: npt.NDArray[np.bool_] = numbers == number
-        ordered[mine] = copy_keys(keys[documents[mine]], number)
-    return documents, ordered

@@ -20,6 +20,9 @@ from tokenmill.tokens.splits import U64, streams_of
 
 Tokens = npt.NDArray[np.unsignedinteger]
 NOTHING: U64 = np.zeros(0, np.uint64)
+# Why a document of a mixture is dropped. It is there without tokens, so that its key is known.
+EMPTY, SHORT, LONG = 4, 8, 16
+DROPPED = EMPTY | SHORT | LONG
 
 
 class PackedStream(NamedTuple):
@@ -38,15 +41,16 @@ class PackedStream(NamedTuple):
     # Of a shuffled job: the key of each document; in a range of keys, its place in the range.
     order: U64 = NOTHING
     sources: U64 = NOTHING  # in a range of keys: the source of each document, whose row it is
+    flags: U64 = NOTHING  # of a mixture that drops documents: why each is dropped, or 0
 
     @property
-    def arrays(self) -> tuple[Tokens, I64, I64, U64, U64]:
-        return self.tokens, self.lengths, self.rows, self.order, self.sources
+    def arrays(self) -> tuple[Tokens, I64, I64, U64, U64, U64]:
+        return self.tokens, self.lengths, self.rows, self.order, self.sources, self.flags
 
     @property
     def documents(self) -> int:
         """How many end here."""
-        return len(self.lengths) - self.open
+        return len(self.lengths) - self.open - int(np.count_nonzero(self.flags))
 
     def ends(self) -> I64:
         return np.cumsum(self.lengths)[: self.documents]
@@ -65,11 +69,14 @@ class PackedStream(NamedTuple):
 class _Stream:
     """One stream's part of a unit under construction."""
 
-    def __init__(self) -> None:
+    def __init__(self, flagged: bool = False) -> None:
+        """`flagged`: documents that are dropped are there, too."""
+        self.flagged = flagged
         self.tokens: list[Tokens] = []
         self.lengths: list[I64] = []
         self.rows: list[I64] = []
         self.order: list[U64] = []
+        self.flags: list[U64] = []
         self.continued = False
         self.open = False
 
@@ -79,6 +86,9 @@ class _Stream:
             self.lengths.append(packed.lengths)
             self.rows.append(packed.rows)
             self.order.append(packed.order)
+            if self.flagged:
+                none = np.zeros(len(packed.lengths), np.uint64)
+                self.flags.append(packed.flags if len(packed.flags) else none)
 
     def add_fragment(self, tokens: Tokens, fragment: Fragment, row: int, order: U64) -> None:
         if self.lengths and not fragment.first:  # more of the document that is here already
@@ -99,6 +109,7 @@ class _Stream:
             self.continued,
             self.open,
             _join(self.order, np.dtype(np.uint64)),
+            flags=_join(self.flags, np.dtype(np.uint64)),
         )
 
 
@@ -143,7 +154,8 @@ class Packer:
         self.source = source
         self.layout = settings.first
         self.dtype = np.dtype(self.layout.dtype)
-        self.streams = [_Stream() for _ in streams_of(settings.val)]
+        self.flagged = settings.mixture is not None and settings.drops
+        self.streams = [_Stream(self.flagged) for _ in streams_of(settings.val)]
         self.empty = self.dropped = self.too_short = self.too_long = 0
 
     def add(self, ids: U32, offsets: I64, positions: I64, rows: I64) -> None:
@@ -153,6 +165,8 @@ class Packer:
         self.empty += int(np.count_nonzero(lengths == 0))
         keep = self._kept(lengths)
         if keep is not None:
+            if self.flagged:
+                self._add_dropped(lengths, positions, rows, keep)
             ids = ids[np.repeat(keep, lengths)]
             lengths, positions, rows = lengths[keep], positions[keep], rows[keep]
             offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
@@ -163,6 +177,21 @@ class Packer:
         sides = partition(packed, self._is_val(positions)) if len(self.streams) > 1 else (packed,)
         for stream, side in zip(self.streams, sides, strict=False):
             stream.add(side)
+
+    def _add_dropped(
+        self, lengths: I64, positions: I64, rows: I64, keep: npt.NDArray[np.bool_]
+    ) -> None:
+        """Documents that are dropped and would be trained on: keys without tokens."""
+        which = ~keep
+        if len(self.streams) > 1:
+            which &= ~self._is_val(positions)
+        lengths, nothing = lengths[which], np.zeros(int(which.sum()), np.int64)
+        flags = np.where(lengths < max(self.settings.min_tokens, 1), SHORT, LONG)
+        flags[lengths == 0] = EMPTY if self.settings.drop_empty else SHORT | EMPTY
+        keys = self._keys(positions[which])
+        none = np.zeros(0, self.dtype)
+        packed = PackedStream(none, nothing, rows[which], order=keys, flags=flags.astype(np.uint64))
+        self.streams[0].add(packed)
 
     def add_fragment(self, ids: U32, fragment: Fragment, position: int, row: int) -> None:
         """A piece of a document that is cut for encoding; its pieces come one after the other."""
@@ -202,8 +231,8 @@ class Packer:
         return held_out_of(self.settings, self.source, positions)
 
     def _keys(self, positions: I64) -> U64:
-        """What orders the documents of a shuffled job."""
-        if not self.settings.shuffle:
+        """What orders the documents of a shuffled job or a mixture."""
+        if not self.settings.by_key:
             return NOTHING
         return document_keys(self.settings.seed, self.source, positions)
 

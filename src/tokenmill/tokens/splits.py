@@ -18,6 +18,9 @@ from tokenmill.texts import I64
 
 U64 = npt.NDArray[np.uint64]
 GOLDEN_RATIO = np.uint64(0x9E3779B97F4A7C15)
+# A product with these undoes a product with a constant of `mix`.
+UNMIX_1: np.uint64 = np.uint64(pow(0xBF58476D1CE4E5B9, -1, 1 << 64))
+UNMIX_2: np.uint64 = np.uint64(pow(0x94D049BB133111EB, -1, 1 << 64))
 
 
 def streams_of(val: Val) -> tuple[tuple[str, ...], ...]:
@@ -36,6 +39,16 @@ def mix(value: U64) -> U64:
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return value ^ (value >> np.uint64(31))
+
+
+def unmix(value: U64) -> U64:
+    """What `mix` made this of."""
+    value = value ^ (value >> np.uint64(31)) ^ (value >> np.uint64(62))
+    value = value * UNMIX_2
+    value = value ^ (value >> np.uint64(27)) ^ (value >> np.uint64(54))
+    value = value * UNMIX_1
+    before: U64 = value ^ (value >> np.uint64(30)) ^ (value >> np.uint64(60))
+    return before
 
 
 def document_hash(seed: int, source: int, positions: I64) -> U64:

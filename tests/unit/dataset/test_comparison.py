@@ -17,10 +17,10 @@ from tokenmill.dataset.deep.comparison import (
     BatchComparison,
     ComparedCounts,
     TaskChoice,
-    quarantine_problems,
     with_separator,
 )
 from tokenmill.dataset.deep.origins import Problem, SegmentTask, read_tasks
+from tokenmill.dataset.deep.row_problems import quarantine_problems
 from tokenmill.dataset.deep.verification import SAMPLE_STRIDE, in_passes, spread_evenly
 from tokenmill.dataset.streams import Stream
 from tokenmill.errors import UsageError, VerificationError

@@ -6,6 +6,7 @@ import itertools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -234,8 +235,18 @@ def test_sources_of_the_same_content_are_told_apart(tmp_path: Path) -> None:
     assert tokenmill.verify_deep(out, sample="all").complete
 
 
+class _NoDocuments:
+    """A stream that `prepare --shuffle` has written."""
+
+    documents = 0
+    settings = SimpleNamespace(shuffle=True, mixture=None, reshuffle=None)
+
+    def old_places(self, documents: Any) -> Any:
+        return documents
+
+
 def test_keys_beyond_those_that_are_kept_are_compared_where_they_are_read_together() -> None:
-    class FewDocuments:
+    class FewDocuments(_NoDocuments):
         documents = 8
 
         def number_in_split(self, document: int, token: int) -> tuple[str, int, int]:
@@ -256,7 +267,7 @@ def test_keys_beyond_those_that_are_kept_are_compared_where_they_are_read_togeth
 def test_a_row_that_a_limit_should_have_taken_is_found(made: Path) -> None:
     if "limited" not in made.name:
         pytest.skip("has no limit")
-    order = KeyOrder(type("Empty", (), {"documents": 0})(), kept=0)
+    order = KeyOrder(_NoDocuments(), kept=0)  # type: ignore[arg-type]
     order.note(np.array([5]), np.array([100], np.uint64))
     order.note_left("a.jsonl", np.array([7, 8]), np.array([99, 101], np.uint64))
     (problem,) = order_problems([order])

@@ -12,7 +12,10 @@ import pytest
 from support.commands import command
 
 import tokenmill
+from tokenmill.dataset import verification
 from tokenmill.errors import UsageError
+from tokenmill.inputs import segments
+from tokenmill.system.store import FolderStore
 
 
 @pytest.fixture(scope="module", params=["nanogpt", "llmc"])
@@ -75,6 +78,29 @@ def test_a_change_is_located(dataset: Path) -> None:
     assert problem.startswith(f"{path.name}: changed in bytes ")
     first, _, last = problem.rpartition("bytes ")[2].partition(" to ")
     assert int(first) <= len(original) - 3 <= int(last)
+
+
+def test_small_pieces_are_read_together_and_a_change_is_located_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 64)  # a unit, and so a piece, of each line
+    lines = "".join(f'{{"text": "line {i}"}}'.ljust(63) + "\n" for i in range(40))
+    (tmp_path / "a.jsonl").write_text(lines)
+    tokenmill.prepare(tmp_path / "a.jsonl", tmp_path / "o", val="none", workers=0)
+    path, reads = tmp_path / "o" / "train.bin", []
+    right = FolderStore.read
+    monkeypatch.setattr(FolderStore, "read", lambda *args: reads.append(args[1]) or right(*args))
+    assert tokenmill.verify(tmp_path / "o").ok
+    assert reads.count("train.bin") == 1
+    monkeypatch.setattr(verification, "TOGETHER_BYTES", 30)  # several pieces, then others
+    original, found = path.read_bytes(), set[str]()
+    for at in range(0, len(original), 2):
+        path.write_bytes(original[:at] + bytes([original[at] ^ 1]) + original[at + 1 :])
+        (problem,) = tokenmill.verify(tmp_path / "o").problems
+        first, _, last = problem.rpartition("bytes ")[2].partition(" to ")
+        assert int(first) <= at <= int(last)
+        found.add(problem)
+    assert len(found) == 40
 
 
 def test_what_is_no_dataset_is_said_to_be_what_it_is(tmp_path: Path) -> None:

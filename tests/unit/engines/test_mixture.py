@@ -70,22 +70,32 @@ def prepare(folder: Path, output: Path, mix: str = "mix.toml", **options: Any) -
     return tokenmill.prepare((), output, mix=folder / mix, **options)
 
 
+def in_order(manifest: Any, documents: list[Any], names: list[str]) -> list[Any]:
+    """By key; without a shuffle, the sources of the mixture one after the other."""
+    if manifest.settings.shuffle:
+        return sorted(documents)
+    groups = [names.index(source["mix"]) for source in manifest.sources]
+    return sorted(documents, key=lambda one: (groups[one.source], one))
+
+
 def check(output: Path, manifest: Any, train: list[Any], val: list[Any]) -> None:
     names = [source["name"] for source in manifest.sources]
     opened = tokenmill.open_dataset(output)
-    for split, wanted in (("train", sorted(train)), ("val", val)):
+    for split, documents in (("train", train), ("val", val)):
+        wanted = in_order(manifest, documents, NAMES)
         flat = list(itertools.chain.from_iterable(one.ids for one in wanted))
         assert list(opened[split].tokens) == flat, split
         assert mixed.origins(output, split) == [(names[one.source], one.row) for one in wanted]
     assert tokenmill.verify(output).ok
 
 
+@pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("most_runs", ["8192", "3"])
 def test_a_mixture_of_five_sources_equals_its_slow_twin(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_runs: str
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_runs: str, shuffle: bool
 ) -> None:
     monkeypatch.setenv("TOKENMILL_MAX_RUNS", most_runs)
-    manifest = prepare(folder, tmp_path / "o").manifest
+    manifest = prepare(folder, tmp_path / "o", shuffle=shuffle).manifest
     train, val = mixed.found_documents(manifest, folder, SEED, HELD, {"code": "content"})
     budgets = mixed.whole_numbers(SHARES)
     taken = [mixed.taken(train[name], budget) for name, budget in zip(NAMES, budgets, strict=True)]
@@ -104,6 +114,21 @@ def test_a_mixture_of_five_sources_equals_its_slow_twin(
     held = set(mixed.origins(tmp_path / "o", "val"))
     assert held
     assert not held & set(mixed.origins(tmp_path / "o", "train")), "val is in no epoch of train"
+
+
+def test_without_a_shuffle_the_sources_follow_one_another(folder: Path, tmp_path: Path) -> None:
+    shuffled = prepare(folder, tmp_path / "s")
+    manifest = prepare(folder, tmp_path / "o", shuffle=False).manifest
+    groups = {source["name"]: source["mix"] for source in manifest.sources}
+    for split in ("train", "val"):
+        found = mixed.origins(tmp_path / "o", split)
+        assert sorted(found) == sorted(mixed.origins(tmp_path / "s", split)), "the same documents"
+        assert [name for name, _ in itertools.groupby(groups[one] for one, _ in found)] == NAMES
+    assert manifest.counts == shuffled.manifest.counts
+    for source, row in mixed.origins(tmp_path / "o", "train")[:9]:
+        assert tokenmill.inspect_row(tmp_path / "o", source=source, row=row).documents
+    tokenmill.export(tmp_path / "o", tmp_path / "e", format="megatron", workers=0)
+    assert mixed.origins(tmp_path / "e", "train") == mixed.origins(tmp_path / "o", "train")
 
 
 def test_rows_add_up_in_every_source_and_copies_are_counted_apart(
@@ -134,8 +159,7 @@ def test_every_row_of_a_mixture_is_found_with_its_copies(folder: Path, tmp_path:
             copies = [one for one in view.documents if one.split == "train"]
             assert len(copies) == train.count((name, row))
             assert view.state == ("written" if view.documents else "not chosen")
-    with pytest.raises(UsageError, match="is a mixture, and verify_deep"):
-        tokenmill.verify_deep(tmp_path / "o")
+    assert tokenmill.verify_deep(tmp_path / "o", sample="all").complete
 
 
 def test_documents_can_be_what_weights_count(folder: Path, tmp_path: Path) -> None:
@@ -208,7 +232,7 @@ def test_amounts_may_change_where_they_cannot_be_met_and_nothing_is_encoded_twic
 def test_amounts_are_bound_once_documents_are_chosen(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tokenmill import pipeline
+    from tokenmill import assembly
 
     def fail(*_: object, **__: object) -> None:
         raise TokenmillError("stopped before the commit")
@@ -216,7 +240,7 @@ def test_amounts_are_bound_once_documents_are_chosen(
     changing = folder / "bound.toml"
     changing.write_text(MIX)
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline.committing, "commit", fail)
+        patch.setattr(assembly.committing, "commit", fail)
         with pytest.raises(TokenmillError, match="stopped before the commit"):
             prepare(folder, tmp_path / "o", "bound.toml")
     changing.write_text(MIX.replace("60_000", "50_000"))
@@ -232,7 +256,6 @@ def test_amounts_are_bound_once_documents_are_chosen(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"shuffle": False}, "mix: needs shuffle"),
         ({"val": "docs:5"}, "val='docs:5': cannot be the validation split of a mixture"),
         ({"val": "tail:0.1"}, "cannot be the validation split of a mixture"),
         ({"val": None, "val_inputs": "x.jsonl"}, "val_inputs: not with mix"),

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenmill.errors import InputError
-from tokenmill.inputs.listing import SkippedFile, expand, refuse_twice
+from tokenmill.inputs.listing import RealPaths, SkippedFile, expand, refuse_twice
 
 
 def lay_out(folder: Path, *names: str) -> None:
@@ -212,11 +212,24 @@ def test_a_file_may_be_given_once_under_all_its_names(tmp_path: Path) -> None:
     lay_out(tmp_path, "a.txt", "b.txt")
     (tmp_path / "link.txt").symlink_to(tmp_path / "a.txt")
     first, second, link = (str(tmp_path / name) for name in ("a.txt", "b.txt", "link.txt"))
-    refuse_twice([first, second])
+    refuse_twice([first, second], RealPaths())
     with pytest.raises(InputError, match=r"a\.txt: named twice\n"):
-        refuse_twice([first, second, first])
+        refuse_twice([first, second, first], RealPaths())
     with pytest.raises(InputError, match=r"link\.txt: named twice \(also as .*a\.txt\)"):
-        refuse_twice([first, link])
+        refuse_twice([first, link], RealPaths())
+
+
+def test_real_paths_are_those_of_the_standard_library(tmp_path: Path) -> None:
+    lay_out(tmp_path, "data/a.txt", "data/deep/b.txt")
+    (tmp_path / "linked").symlink_to("data")
+    (tmp_path / "data" / "deep" / "up").symlink_to("..")
+    (tmp_path / "data" / "c.txt").symlink_to("deep/b.txt")
+    (tmp_path / "data" / "gone.txt").symlink_to("nowhere/d.txt")
+    real_path = RealPaths()
+    for folder in ("data", "linked", "linked/deep/up", "data/deep/..", "linked/deep/../deep"):
+        for name in ("a.txt", "c.txt", "gone.txt", "missing.txt", "deep/b.txt", "deep", ".", ""):
+            path = os.path.join(tmp_path, folder, name)
+            assert real_path(path) == os.path.realpath(path), path
 
 
 # --- any tree --------------------------------------------------------------------------------

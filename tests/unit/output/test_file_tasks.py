@@ -19,7 +19,7 @@ from support.inputs import write_jsonl
 from support.shard_of import InMemory
 
 import tokenmill
-from tokenmill import pipeline
+from tokenmill import assembly
 from tokenmill.errors import TooLargeError
 from tokenmill.formats import FORMATS as ALL_FORMATS
 from tokenmill.formats import get_format
@@ -120,7 +120,7 @@ def test_tasks_give_the_bytes_of_files_made_in_one_go(
     commit = committing.commit
     with monkeypatch.context() as patch:
         patch.setattr(
-            pipeline.committing, "commit", lambda *a, **o: commit(*a, **{**o, "make_files": None})
+            assembly.committing, "commit", lambda *a, **o: commit(*a, **{**o, "make_files": None})
         )
         tokenmill.prepare(given_input, tmp_path / "one-go", format=formats, **SETTINGS)
     assert dataset_bytes(tmp_path / "tasks") == dataset_bytes(tmp_path / "one-go")

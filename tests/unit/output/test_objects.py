@@ -15,18 +15,30 @@ from reliability.memory_store import MemoryStore
 from tokenmill import pipeline
 from tokenmill.errors import RefusedError, StorageError
 from tokenmill.formats import FORMATS
+from tokenmill.inputs import segments
 from tokenmill.inputs.segments import UnitId
 from tokenmill.output.journal import PieceRecord, UnitRecord, framed, journal_header
 from tokenmill.output.objects.creating import TRIES, create_once
 from tokenmill.output.objects.lease import DriverLease, highest
 from tokenmill.output.objects.log import ObjectLog, read_objects
-from tokenmill.output.objects.units import JoinedFiles, ObjectFiles, is_unit_whole, unit_name
+from tokenmill.output.objects.units import JoinedFiles, ObjectFiles, is_unit_whole
+from tokenmill.output.objects.units import unit_name as name_of_unit
 from tokenmill.output.objects.workspace import DRIVER, ObjectWorkspace
 from tokenmill.output.workspace import WORK
 from tokenmill.tokens.counts import Counts, State
 
 # --- whole jobs ----------------------------------------------------------------------------------
 
+MIX = """
+tokens = 3000
+[source.some]
+inputs = ["a.jsonl"]
+weight = 0.5
+[source.other]
+inputs = ["b.jsonl"]
+weight = 0.5
+max_epochs = 5
+"""
 JOBS: dict[str, dict[str, Any]] = {
     **{name: {"format": name} for name in FORMATS},
     "modded": {"format": "modded", "shard_tokens": 700},
@@ -37,6 +49,11 @@ JOBS: dict[str, dict[str, Any]] = {
         "val": "none",
     },
 }  # fmt: skip
+SHUFFLED: dict[str, dict[str, Any]] = {
+    "shuffled": {"format": "llmc", "shard_tokens": 900},
+    "in mds": {"format": "mds", "val": 0.2},
+    "limited": {"format": "nanogpt", "val": "none", "limit_docs": 20},
+}
 
 
 @pytest.fixture
@@ -63,6 +80,59 @@ def test_a_job_without_a_folder_gives_the_files_of_one_in_a_folder(
     assert store.files.pop("run.json")
     assert store.files == dataset_bytes(tmp_path / "out")
     assert in_memory(texts, store, **JOBS[job]).already_done
+
+
+@pytest.mark.parametrize("job", ["llmc", "several", "mds"])
+def test_a_folder_that_several_machines_share_holds_the_same_files(
+    job: str, texts: Path, tmp_path: Path
+) -> None:
+    options = {"val": "docs:9", "name": "x", "on_bad_row": "quarantine", **JOBS[job]}
+    tokenmill.prepare(texts, tmp_path / "out", workers=0, quiet=True, **options)
+    address = f"shared:{tmp_path / 'shared'}"
+    tokenmill.prepare(texts, address, workers=0, quiet=True, **options)
+    assert dataset_bytes(tmp_path / "shared") == dataset_bytes(tmp_path / "out")
+    assert not list((tmp_path / "shared").glob(".*"))
+
+
+@pytest.fixture
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several units, runs that are merged, and several ranges."""
+    monkeypatch.setenv("TOKENMILL_RANGE_BYTES", "2000")
+    monkeypatch.setenv("TOKENMILL_MAX_RUNS", "2")
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 1 << 11)
+
+
+@pytest.mark.usefixtures("small_ranges")
+@pytest.mark.parametrize("job", SHUFFLED)
+def test_a_shuffled_job_without_a_folder_gives_the_files_of_one_in_a_folder(
+    job: str, texts: Path, tmp_path: Path
+) -> None:
+    options = {"val": "docs:9", "name": "x", "shuffle": True, "seed": 3, **SHUFFLED[job]}
+    tokenmill.prepare(
+        texts, tmp_path / "out", workers=0, quiet=True, on_bad_row="quarantine", **options
+    )
+    store = MemoryStore()
+    assert not in_memory(texts, store, **options).already_done
+    assert store.files.pop("run.json")
+    assert store.files == dataset_bytes(tmp_path / "out")
+    assert in_memory(texts, store, **options).already_done
+
+
+@pytest.mark.usefixtures("small_ranges")
+def test_a_mixture_without_a_folder_gives_the_files_of_one_in_a_folder(
+    texts: Path, tmp_path: Path
+) -> None:
+    write_jsonl(tmp_path / "b.jsonl", [f"another text {n} " * (n % 9) for n in range(40)])
+    (tmp_path / "mix.toml").write_text(MIX)
+    options = {
+        "mix": tmp_path / "mix.toml", "val": 0.1, "name": "x", "shuffle": True, "seed": 3,
+        "format": "llmc", "shard_tokens": 900, "on_bad_row": "quarantine",
+    }  # fmt: skip
+    tokenmill.prepare((), tmp_path / "out", workers=0, quiet=True, **options)
+    store = MemoryStore()
+    pipeline.prepare((), store, scratch=str(tmp_path / "scratch"), **options)
+    assert store.files.pop("run.json")
+    assert store.files == dataset_bytes(tmp_path / "out")
 
 
 def test_another_plan_is_refused_and_does_not_stop_a_job_at_work(texts: Path) -> None:
@@ -268,8 +338,12 @@ def put(store: MemoryStore, number: int, *given: tuple[str, int, bytes]) -> Unit
     record = unit(
         number, (PieceRecord(n, at, len(c), xxhash.xxh3_64_intdigest(c)) for n, at, c in given)
     )
-    files.unit_written(record)
+    files.unit_written(record.unit, record.pieces)
     return record
+
+
+def unit_name(record: UnitRecord) -> str:
+    return name_of_unit("units", record.unit, record.pieces)
 
 
 def test_units_are_objects_named_by_their_hash_and_read_as_files() -> None:
@@ -277,8 +351,8 @@ def test_units_are_objects_named_by_their_hash_and_read_as_files() -> None:
     first = put(store, 1, ("tokens", 4, b"abc"), ("ends", 0, b"12"))
     second = put(store, 2, ("tokens", 7, b"defg"), ("ends", 2, b"3"))
     assert store.files == {
-        unit_name("units", first): b"abc12",
-        unit_name("units", second): b"defg3",
+        unit_name(first): b"abc12",
+        unit_name(second): b"defg3",
     }
     joined = JoinedFiles(store, "units", [second, first])
     assert (joined.size("tokens"), joined.size("ends"), joined.size("no")) == (11, 3, None)
@@ -288,13 +362,13 @@ def test_units_are_objects_named_by_their_hash_and_read_as_files() -> None:
     with pytest.raises(StorageError, match="no unit holds its byte 0"):
         joined.read("tokens", 0, 5)
     other = put(store, 1, ("tokens", 4, b"abX"), ("ends", 0, b"12"))
-    assert unit_name("units", other) != unit_name("units", first)
+    assert unit_name(other) != unit_name(first)
 
 
 def test_a_unit_that_is_not_what_it_was_goes_into_no_file() -> None:
     store = MemoryStore()
     record = put(store, 1, ("tokens", 0, b"abc"), ("ends", 0, b"12"))
-    name = unit_name("units", record)
+    name = unit_name(record)
     for damaged in (b"abX12", b"abc1", b""):
         assert is_unit_whole(store, "units", record)
         store.files[name] = damaged

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.tokens.epochs import Amounts, Choice, choice_keys, choose, chosen, copy_keys
+from tokenmill.planning.mixture.budgets import Budget
+from tokenmill.tokens.epochs import Amounts, Choice, choice_keys, choose, copy_keys
 from tokenmill.tokens.splits import U64, mix
 
 MASK = (1 << 64) - 1
@@ -65,7 +66,7 @@ def test_a_choice_equals_the_slow_twin(
     keys, amounts = [key for key, _ in documents], [amount for _, amount in documents]
     if not sum(amounts):
         return
-    choice = choose(lambda: in_parts(keys, amounts, size), sum(amounts), budget)
+    choice = choose(lambda: in_parts(keys, amounts, size), *divmod(budget, sum(amounts)))
     copies = choice.copies(np.array(keys, np.uint64)).tolist()
     assert copies == slow_copies(keys, amounts, budget)
     taken = sum(map(int.__mul__, copies, amounts))
@@ -75,14 +76,23 @@ def test_a_choice_equals_the_slow_twin(
         for number, key in enumerate(keys)
         for copy in range(copies[number])
     ]
-    found = chosen(np.array(keys, np.uint64), choice)
-    assert list(zip(found[0].tolist(), found[1].tolist(), strict=True)) == wanted
+    assert every_copy(np.array(keys, np.uint64), choice) == wanted
+
+
+def every_copy(keys: U64, choice: Choice) -> list[tuple[int, int]]:
+    """Every copy that is taken, as workers find them: its document, and the key that orders it."""
+    found: list[tuple[int, int, int]] = []
+    for copy in range(choice.most):
+        taken = np.flatnonzero(choice.copies(keys) > copy)
+        numbers, ordered = taken.tolist(), copy_keys(keys[taken], copy).tolist()
+        found += zip(numbers, [copy] * len(numbers), ordered, strict=True)
+    return [(number, key) for number, _, key in sorted(found)]
 
 
 def test_keys_that_share_their_first_bits_are_told_apart() -> None:
     """Choice keys that differ in their last bits only: every pass is needed."""
     lowest = [slow_unchoice(0xABCD_EF01_2345_0000 + i) for i in range(9)]
-    choice = choose(lambda: in_parts(lowest, [1] * 9, 4), 9, 5)
+    choice = choose(lambda: in_parts(lowest, [1] * 9, 4), *divmod(5, 9))
     assert choice == Choice(0, 0xABCD_EF01_2345_0004)
     assert choice.copies(np.array(lowest, np.uint64)).tolist() == [1] * 5 + [0] * 4
 
@@ -100,20 +110,20 @@ def slow_unchoice(value: int) -> int:
 def test_documents_with_one_key_are_taken_together() -> None:
     """The pieces of a giant document."""
     keys = [7, 7, 7, 8]
-    choice = choose(lambda: in_parts(keys, [5, 5, 5, 5], 2), 20, 1)
+    choice = choose(lambda: in_parts(keys, [5, 5, 5, 5], 2), *divmod(1, 20))
     assert choice.copies(np.array(keys, np.uint64)).tolist() in ([1, 1, 1, 0], [0, 0, 0, 1])
 
 
 def test_whole_epochs_need_no_bound() -> None:
-    choice = choose(lambda: in_parts([1, 2], [3, 4], 1), 7, 21)
+    choice = choose(lambda: in_parts([1, 2], [3, 4], 1), *divmod(21, 7))
     assert choice == Choice(3, -1)
     assert choice.most == 3
 
 
 def test_nothing_is_taken_of_nothing() -> None:
-    assert choose(lambda: iter(()), 0, 5) == Choice(0, -1)
-    numbers, keys = chosen(np.zeros(0, np.uint64), Choice(2, 5))
-    assert (len(numbers), len(keys)) == (0, 0)
+    nothing = Budget(source="a", there=0, amount=5)
+    assert choose(lambda: iter(()), nothing.whole_epochs, nothing.part) == Choice(0, -1)
+    assert every_copy(np.zeros(0, np.uint64), Choice(2, 5)) == []
 
 
 def keys_of(count: int) -> U64:

@@ -24,7 +24,9 @@ KeyFunction = Callable[[int, int], U64]  # seed, count of positions
 def test_the_values_of_the_page_are_those_of_the_function() -> None:
     found = 0
     source = order.source_key("xxh3:0123", 0)
-    for line in PAGE.read_text().splitlines():
+    page = PAGE.read_text()
+    table = page[page.index("| seed | domain |") :].partition("\n\n")[0]
+    for line in table.splitlines():
         if not re.match(r"\| (\d|2\^64)", line):
             continue
         seed, domain, *values = (cell.strip() for cell in line.strip("| ").split("|"))
@@ -114,6 +116,30 @@ def test_a_weak_function_is_found(weak: KeyFunction) -> None:
     keys = weak(1, 1_000_000)
     straight = abs(rank_correlation(keys)) < 0.003 and abs(neighbour_correlation(keys)) < 0.003
     assert not straight or not 70 < chi_square(weak, 12_000) < 190
+
+
+def longest_run(keys: list[U64]) -> int:
+    """Of documents of one source that follow each other; `keys`: of each source."""
+    sources = np.repeat(np.arange(len(keys)), [len(one) for one in keys])
+    ordered = sources[np.argsort(np.concatenate(keys), kind="stable")]
+    changes = np.flatnonzero(np.diff(ordered)) + 1
+    return int(np.diff(np.concatenate(([0], changes, [len(ordered)]))).max())
+
+
+def test_the_longest_run_of_one_source_is_as_long_as_by_chance() -> None:
+    """Of a million tosses of a coin: log2(10**6) = 20, give or take; beyond these bounds in one
+    of a thousand. What does not mix sources, or mixes them too evenly, is beyond them."""
+
+    def of_source(name: str) -> U64:
+        return order.position_hash(7, order.ORDER, order.source_key(name, 0), np.arange(500_000))
+
+    keys = [of_source("x"), of_source("y")]
+    assert 16 <= longest_run(keys) <= 30
+    same = [keys[0], keys[0]]  # as if the source were not hashed
+    assert longest_run(same) < 16
+    half = np.uint64(1)
+    apart = [keys[0] >> half, (keys[1] >> half) + np.uint64(1 << 63)]  # as if it came first
+    assert longest_run(apart) > 30
 
 
 def test_the_validation_split_is_independent_of_the_order() -> None:

@@ -20,14 +20,16 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.dataset.deep.key_order import KeyOrder, order_problems
+from tokenmill.dataset.deep.mixture import MixtureCheck, copies_in_order
 from tokenmill.dataset.deep.origins import Problem, SegmentTask, quarantined_rows, read_again
+from tokenmill.dataset.deep.row_problems import quarantine_problems, row_problems
 from tokenmill.dataset.loader import Dataset
 from tokenmill.dataset.streams import Stream
 from tokenmill.dataset.verification import Report
 from tokenmill.errors import TokenmillError, VerificationError
 from tokenmill.formats.base import Array
 from tokenmill.inputs.batch import Batch, set_aside
-from tokenmill.inputs.kinds import refuse_changed, segments_of
+from tokenmill.inputs.kinds import kind_named, refuse_changed, segments_of
 from tokenmill.inputs.source import Source
 from tokenmill.settings import PlanSettings
 from tokenmill.system.limits import available_cores
@@ -45,7 +47,8 @@ MAX_PROBLEMS = 20
 MAX_THREADS = 16
 CACHED_SOURCES = 64  # whose segments are kept: their tasks come in any order
 COUNTED = (
-    "rows", "documents", "dropped", "quarantined", "not_chosen", "empty", "tokens", "text_bytes",
+    "rows", "documents", "dropped", "quarantined", "not_chosen", "copies", "empty", "tokens",
+    "text_bytes",
 )  # fmt: skip
 
 Mask = npt.NDArray[np.bool_]
@@ -97,7 +100,9 @@ class BatchComparison(NamedTuple):
     streams: list[Stream]
     encode: Callable[[bytes], U32]
     decoder: Decoder
-    orders: Sequence[KeyOrder] = ()  # of a shuffled dataset: one for each stream
+    orders: Sequence[KeyOrder] = ()  # where documents have keys: one for each stream
+    mixture: MixtureCheck | None = None
+    measures: bool = False  # encode also what a mixture does not take
 
     def problems(
         self, source: Source, batch: Batch, chosen: Mask, counts: ComparedCounts
@@ -111,14 +116,63 @@ class BatchComparison(NamedTuple):
             stop_row = batch.first_row + batch.row_count
             documents, stored = stream.documents_of(source.number, batch.first_row, stop_row)
             expected = self._expected(source, batch, number, stored, counts)
+            if self.mixture is not None and number == 0:
+                expected = self._chosen(source, batch, expected, documents, stored, counts)
             if self.orders:
-                here = np.isin(batch.rows, stored)
-                places = documents[np.searchsorted(stored, batch.rows[here])]
-                self.orders[number].note(places, self._keys(source, batch, here))
+                self._note_order(source, batch, number, documents, stored)
             yield from row_problems(source.name, stream, documents, stored, batch.rows[expected])
-            there = expected[chosen[expected] & np.isin(batch.rows[expected], stored)]
-            mine = documents[np.searchsorted(stored, batch.rows[there])]
-            yield from self._token_problems(source.name, batch, stream, there, mine, counts)
+            if number and len(twice := stored[1:][np.diff(stored) == 0]):
+                message = f"{source.name}: row {twice[0]} is there twice in {stream.name}"
+                yield Problem(message, "row", source.name, int(twice[0]))
+            mine = np.isin(stored, batch.rows[expected[chosen[expected]]])
+            there = np.searchsorted(batch.rows, stored[mine])
+            yield from self._token_problems(
+                source.name, batch, stream, there, documents[mine], counts
+            )
+
+    def _note_order(
+        self, source: Source, batch: Batch, number: int, documents: I64, stored: I64
+    ) -> None:
+        """Documents that were made from rows of a batch, with the keys of these rows; copies in
+        the order of their keys."""
+        rows, copies = np.unique(stored, return_counts=True)
+        known = np.isin(rows, batch.rows)
+        here = np.isin(batch.rows, rows)
+        keys = copies_in_order(self._keys(source, batch, here), copies[known])
+        mine = np.flatnonzero(np.isin(stored, rows[known]))
+        places = self.streams[number].old_places(documents[mine])
+        mine = mine[np.lexsort((places, stored[mine]))]
+        self.orders[number].note(documents[mine], keys, source.number)
+
+    def _chosen(
+        self,
+        source: Source,
+        batch: Batch,
+        candidates: I64,
+        documents: I64,
+        stored: I64,
+        counts: Counts,
+    ) -> I64:
+        """The documents that a mixture has taken, of those that it could take."""
+        assert self.mixture is not None
+        rows = batch.rows[candidates]
+        there, firsts, often = np.unique(stored, return_index=True, return_counts=True)
+        taken = np.isin(rows, there)
+        at = np.searchsorted(there, rows[taken])
+        copies, lengths = np.zeros((2, len(rows)), np.int64)
+        copies[taken] = often[at]
+        starts, stops = self.streams[0].spans(documents[firsts[at]])
+        lengths[taken] = stops - starts
+        for index in np.flatnonzero(~taken).tolist():
+            text = batch.texts.document(int(candidates[index]))
+            if self.measures or not text.strip():
+                ids = self.encode(text)
+                lengths[index] = len(with_separator(ids, self.settings))
+                counts.empty += len(ids) == 0
+        keys = document_keys(self.settings.seed, source, batch.positions[candidates])
+        self.mixture.note(source.number, source.name, rows, keys, copies, lengths)
+        counts.not_chosen += int((~taken).sum())
+        return candidates[taken]
 
     def _expected(
         self, source: Source, batch: Batch, stream: int, stored: I64, counts: Counts
@@ -140,7 +194,7 @@ class BatchComparison(NamedTuple):
                     mask[index] = False
                     counts.dropped += 1
                     counts.empty += length == 0
-        if self.orders and self.settings.limited:
+        if self.orders and self.settings.limited and self.mixture is None:
             left = mask & ~np.isin(batch.rows, stored)
             self.orders[stream].note_left(
                 source.name, batch.rows[left], self._keys(source, batch, left)
@@ -166,6 +220,7 @@ class BatchComparison(NamedTuple):
         """Documents of a batch, by index, against documents of a stream, by number."""
         if len(documents) == 0:
             return
+        seen: dict[int, U32] = {}  # of documents that have copies
         order = np.argsort(documents)  # files are opened once each, also of a shuffled dataset
         indexes, documents = indexes[order], documents[order]
         starts, stops = stream.spans(documents)
@@ -179,12 +234,16 @@ class BatchComparison(NamedTuple):
                 stream.read(start, stop) if tokens is None else tokens[start - begin : stop - begin]
             )
             text = batch.texts.document(index)
-            ids = self.encode(text)
+            is_copy = index in seen
+            ids = seen[index] if is_copy else self.encode(text)
+            if stream.repeats:
+                seen[index] = ids
             expected = with_separator(ids, self.settings)
-            counts.documents += 1
             counts.tokens += len(expected)
-            counts.empty += len(ids) == 0
-            counts.compared_bytes += len(text)
+            counts.copies += is_copy
+            counts.documents += not is_copy
+            counts.empty += len(ids) == 0 and not is_copy
+            counts.compared_bytes += len(text) * (not is_copy)
             if not np.array_equal(stored, expected):
                 row = int(batch.rows[index])
                 yield self._difference(name, row, stream, document, stored, expected)
@@ -218,37 +277,6 @@ def with_separator(ids: U32, settings: PlanSettings) -> npt.NDArray[np.int64]:
     return np.concatenate((np.array(before, np.int64), ids, np.array(after, np.int64)))
 
 
-def quarantine_problems(name: str, batch: Batch, listed: I64) -> Iterator[Problem]:
-    """The rows that are not text must be those that quarantine.jsonl names."""
-    low, high = np.searchsorted(listed, [batch.first_row, batch.first_row + batch.row_count])
-    bad = {one.row + i for one in batch.bad for i in range(one.rows)}
-    for row in sorted(bad ^ set(listed[low:high].tolist()))[:1]:
-        what = (
-            "is not text, but quarantine.jsonl does not name it"
-            if row in bad
-            else "is named by quarantine.jsonl, but can be read"
-        )
-        yield Problem(f"{name}: row {row} {what}", "quarantine", name, row)
-
-
-def row_problems(
-    name: str, stream: Stream, documents: I64, stored: I64, expected: I64
-) -> Iterator[Problem]:
-    """Rows as they are stored in `documents`, and as expected: the first of each kind."""
-    whose = "" if stream.name == "all" else f" of {stream.name}"
-    for row in np.setdiff1d(expected, stored)[:1].tolist():
-        message = f"{name}: row {row} should be a document{whose}, and is not there"
-        yield Problem(message, "row", name, row)
-    for row in np.setdiff1d(stored, expected)[:1].tolist():
-        document = int(documents[np.searchsorted(stored, row)])
-        split, number, _ = stream.number_in_split(document, stream.span(document)[0])
-        message = (
-            f"{split} document {number}: comes from {name}, row {row}, says the index; "
-            f"that row is not a document{whose}"
-        )
-        yield Problem(message, "row", name, row, split, number)
-
-
 class Comparison:
     """Compares segments, several at a time; collects problems and counts.
 
@@ -263,14 +291,20 @@ class Comparison:
         sources: dict[int, Source],
         streams: list[Stream],
         problems: list[Problem],
+        mode: str = "all",
     ) -> None:
         self.manifest, self.settings = dataset.manifest, dataset.settings
         self.sources, self.problems = sources, problems
         self.encoder = ExactEncoder(encoding, "reference")
         _ = self.encoder.reference  # opened here, once, before threads ask for it
         decoder = open_decoder(encoding, self.settings)
-        self.orders = [KeyOrder(one) for one in streams if self.settings.shuffle]
-        self.batches = BatchComparison(self.settings, streams, self._ids, decoder, self.orders)
+        self.orders = [KeyOrder(one) for one in streams if self.settings.by_key]
+        self.mixture: MixtureCheck | None = None
+        if self.settings.mixture is not None:
+            self.mixture = MixtureCheck(self.settings.mixture, self.manifest.sources)
+        self.batches = BatchComparison(
+            self.settings, streams, self._ids, decoder, self.orders, self.mixture, mode == "all"
+        )
         self.quarantined = quarantined_rows(dataset.store, self.manifest)
         self.fatal: dict[str, dict[int, str]] = {}  # rows that ended a worker, by source
         self.damaged = {r["source"] for r in self.manifest.set_aside if "rows" in r}
@@ -365,13 +399,17 @@ class Comparison:
     def _compare_batch(self, source: Source, batch: Batch, work: TaskChoice) -> None:
         counts = ComparedCounts()
         listed, chosen = self.quarantined[source.number], work.choice(batch.rows)
+        batches, has_text = self.batches, not kind_named(source.kind).holds_ids
+        if not has_text:  # a prepared dataset: its ids are what is expected
+            batches = batches._replace(encode=lambda ids: np.frombuffer(ids, np.uint32))
         for problem in itertools.chain(
             quarantine_problems(source.name, batch, listed),
-            self.batches.problems(source, batch, chosen, counts),
+            batches.problems(source, batch, chosen, counts),
         ):
             self.problems.append(problem)
             if self._is_over():
                 break
+        counts.text_bytes *= has_text
         with self._lock:
             self.counts[source.number].add(counts)
 
@@ -387,8 +425,14 @@ class Comparison:
         totals = self.manifest.counts
         documents = sum(counts.documents for counts in self.counts)
         rows = sum(self.rows_seen.values())
-        complete = documents == totals["documents"] and rows == totals["rows"]
+        all_rows = totals["rows"]
+        if self.settings.only:
+            all_rows = sum(self.manifest.sources[number]["rows"] for number in self.sources)
+        complete = documents == totals["documents"] and rows == all_rows
         self.problems += order_problems(self.orders)
+        if self.mixture is not None and len(self.problems) < MAX_PROBLEMS:
+            every_row = mode == "all" and rows == all_rows and not self.problems
+            self.problems += self.mixture.problems(self.manifest.sources, self.sources, every_row)
         if mode == "all" and len(self.problems) < MAX_PROBLEMS:
             self.problems += self._count_problems()
         stopped = ""
@@ -406,7 +450,7 @@ class Comparison:
             text_bytes_total=totals["text_bytes"],
             tokens=sum(counts.tokens for counts in self.counts),
             rows=rows,
-            rows_total=totals["rows"],
+            rows_total=all_rows,
             segments=len(self.rows_seen),
             segments_total=segments,
             reference_failures=self.encoder.stats.reference_failures,
@@ -417,13 +461,18 @@ class Comparison:
 
     def _count_problems(self) -> Iterator[Problem]:
         """Every row read again: the manifest's counts must come out, source by source."""
-        for number, field in itertools.product(self.sources, COUNTED):
+        for number in self.sources:
             entry = self.manifest.sources[number]
-            name, told, counted = (
-                entry["name"],
-                entry.get(field, 0),
-                getattr(self.counts[number], field),
-            )
-            if told != counted:
-                message = f"{name}: the manifest says {told} {field}, its rows give {counted}"
-                yield Problem(message, "count", name, expected=counted, found=told)
+            told = {field: entry.get(field, 0) for field in COUNTED}
+            counted = {field: getattr(self.counts[number], field) for field in COUNTED}
+            if entry.get("train", {}).get("bound"):
+                # Of a source that may be encoded in part: rows beyond the last one that is taken
+                # count as not chosen, also those that are empty or would be dropped.
+                for counts in (told, counted):
+                    counts["not_chosen"] += counts.pop("dropped")
+                    del counts["empty"]
+            for field, found in counted.items():
+                if told[field] != found:
+                    name, said = entry["name"], told[field]
+                    message = f"{name}: the manifest says {said} {field}, its rows give {found}"
+                    yield Problem(message, "count", name, expected=found, found=said)

@@ -19,22 +19,26 @@ import msgspec
 import numpy as np
 
 from tokenmill.dataset.loader import Dataset
+from tokenmill.dataset.reuse import find_prepared
 from tokenmill.dataset.verification import read_run
 from tokenmill.errors import InputError, TokenmillError, UsageError
 from tokenmill.inputs.batch import Batch
 from tokenmill.inputs.download import at_hand_already, copy_fault
 from tokenmill.inputs.find import find_sources
 from tokenmill.inputs.input_rules import EVERY, InputRules
-from tokenmill.inputs.kinds import read_segment
+from tokenmill.inputs.kind import ReadRequest
+from tokenmill.inputs.kinds import kind_named, read_segment
 from tokenmill.inputs.readers.text import long_document
 from tokenmill.inputs.remote.address import is_url, named_file, path_below
+from tokenmill.inputs.rows.prepared import PREPARED
 from tokenmill.inputs.rows.row_rule import columns_needed
 from tokenmill.inputs.segments import Segment, cut_rule
 from tokenmill.inputs.source import Source
 from tokenmill.output.commit import QUARANTINE
 from tokenmill.output.editions import UNITS
 from tokenmill.output.manifest import Manifest
-from tokenmill.settings import PlanSettings, Reading
+from tokenmill.output.prepared.reader import read_prepared
+from tokenmill.settings import PlanSettings
 from tokenmill.system.cache import cache_folder
 from tokenmill.system.store import Store, lines, read_small
 from tokenmill.texts import I64, from_bytes
@@ -44,7 +48,7 @@ class Problem(msgspec.Struct, frozen=True):
     """What differs, in words and in fields; -1 and '' where a field does not apply."""
 
     message: str
-    kind: str  # file, source, index, border, row, quarantine, token, order, count
+    kind: str  # file, source, index, border, row, quarantine, token, order, choice, count
     source: str = ""
     row: int = -1
     split: str = ""
@@ -69,7 +73,11 @@ def find_origins(
     """The sources by number, without those that are not what they were; and what is wrong."""
     entries, run = dataset.manifest.sources, read_run(dataset.store)
     paths = [_path_of(entry, run, source_root) for entry in entries]
-    missing = [path for path in paths if not os.path.isfile(path)]
+    missing = [
+        path
+        for path, entry in zip(paths, entries, strict=True)
+        if not (os.path.isdir if is_prepared(entry) else os.path.isfile)(path)
+    ]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         what = "not here" if is_url(missing[0]) else "no such file"
@@ -91,7 +99,7 @@ def find_origins(
         told = f"{missing[0]}{more}: {what}, so there is nothing to compare with"
         raise InputError(told, hint=hint)
     with ThreadPoolExecutor(max_workers=4) as pool:
-        check = functools.partial(_source_or_fault, dataset.settings.reading)
+        check = functools.partial(_source_or_fault, dataset.settings)
         found = list(pool.map(check, itertools.count(), _twins(entries), entries, paths))
     sources = {source.number: source for source in found if isinstance(source, Source)}
     names = [entry["name"] for entry in entries]
@@ -137,10 +145,32 @@ def _path_of(
         ) from None
 
 
+def is_prepared(entry: dict[str, Any]) -> bool:
+    """Whether a source of a manifest is a prepared dataset."""
+    return entry.get("as") == PREPARED.name
+
+
+def _prepared_or_fault(settings: PlanSettings, entry: dict[str, Any], path: str) -> Source | str:
+    """A prepared dataset that was an input, or what is wrong with it."""
+    try:
+        source = find_prepared(path, settings, os.devnull).sources[0]
+    except TokenmillError as error:
+        return f"cannot be read any more: {error.message}"
+    if source.fingerprint != entry["fingerprint"]:
+        return "changed since the dataset was made (it has another manifest)"
+    return source
+
+
 def _source_or_fault(
-    reading: Reading, number: int, twin: int, entry: dict[str, Any], path: str
+    settings: PlanSettings, number: int, twin: int, entry: dict[str, Any], path: str
 ) -> Source | str:
     """The source as it was, or what is wrong with it."""
+    if is_prepared(entry):
+        found = _prepared_or_fault(settings, entry, path)
+        if isinstance(found, str):
+            return found
+        return msgspec.structs.replace(found, number=number, name=entry["name"], twin=twin)
+    reading = settings.reading
     name, fingerprint, size = entry["name"], entry["fingerprint"], os.stat(path).st_size
     if is_url(name) and (fault := copy_fault(path, named_file(name, entry["size"], fingerprint))):
         return fault
@@ -243,6 +273,10 @@ def read_again(
 def _whole(
     source: Source, segment: Segment, settings: PlanSettings, ranges: bool
 ) -> Iterator[Batch]:
+    if kind_named(source.kind).holds_ids:
+        reading = msgspec.structs.replace(settings.reading, may_cut=False)
+        yield from read_prepared(ReadRequest(source, segment, reading))
+        return
     pieces: list[bytes] | None = None  # of a document whose beginning was read here
     for batch in read_segment(source, segment, settings.reading, whole=True, ranges=ranges):
         if batch.fragment is None:

@@ -17,8 +17,10 @@ import numpy as np
 
 from tokenmill.amounts import parse_count
 from tokenmill.dataset.deep.comparison import Comparison, DeepReport, Mask, TaskChoice
+from tokenmill.dataset.deep.export_order import export_order_faults
 from tokenmill.dataset.deep.origins import Problem, SegmentTask, find_origins, read_tasks
 from tokenmill.dataset.loader import Dataset, open_dataset
+from tokenmill.dataset.order.one_source import numbers_of
 from tokenmill.dataset.streams import Stream, open_streams
 from tokenmill.dataset.verification import read_run, verify
 from tokenmill.errors import UsageError
@@ -60,19 +62,18 @@ def verify_deep(
             f"{dataset.store.where()}: was imported from token files, so its text is not known",
             hint="`tokenmill verify` without --deep compares its bytes",
         )
-    if settings.mixture is not None:
-        raise UsageError(
-            f"{dataset.store.where()}: is a mixture, and --deep cannot compare such a dataset yet",
-            hint="`tokenmill verify` without --deep compares its bytes",
-        )
     encoding = encoding_of(settings, read_run(dataset.store), tokenizer)
     sources, problems = find_origins(dataset, source_root)
+    if settings.only:  # the rows of other sources are not here, and none of them is looked for
+        mine = numbers_of(manifest, settings.only)
+        sources = {number: source for number, source in sources.items() if number in mine}
     streams = open_streams(dataset)
     tasks, found = read_tasks(dataset.store, manifest)
-    found += _index_problems(streams, manifest.counts["documents"])
-    comparison = Comparison(dataset, encoding, sources, streams, problems + found)
+    copies = manifest.counts.get("copies", 0)
+    found += _index_problems(streams, manifest.counts["documents"] + copies)
     if wanted >= manifest.counts["documents"]:
         mode = "all"
+    comparison = Comparison(dataset, encoding, sources, streams, problems + found, mode)
     if not any(problem.kind == "index" for problem in found):  # which lookups trust
         comparison.problems += _other_formats(dataset, streams)
         readable = [task for task in tasks if task.source in sources]
@@ -100,8 +101,8 @@ def _index_problems(streams: list[Stream], documents: int) -> Iterator[Problem]:
     if (there := sum(stream.documents for stream in streams)) != documents:
         message = f"index: has {there} documents, the manifest says {documents}"
         yield Problem(message, "index")
-    for stream in streams:
-        contradictions = list(stream.faults())
+    for number, stream in enumerate(streams):
+        contradictions = [*stream.faults(), *export_order_faults(number, stream)]
         yield from (Problem(message, "index") for message in contradictions)
         if not contradictions:
             yield from (Problem(message, "border") for message in stream.border_faults())

@@ -28,6 +28,7 @@ from tokenmill.engines.local.processes import (
 from tokenmill.engines.local.worker import run_worker
 from tokenmill.engines.run import Run
 from tokenmill.errors import UsageError, WorkerError, from_wire
+from tokenmill.system.buckets.environment import bucket_variables
 from tokenmill.system.interrupts import signals_held
 from tokenmill.system.proc import read_stat
 
@@ -127,7 +128,8 @@ class LocalEngine:
         here, there = self.context.Pipe()
         inherited = [*(worker.pipe for worker in self.workers.values()), here] if forked else []
         job = msgspec.msgpack.encode(self.run.job)
-        process = self.context.Process(target=run_worker, args=(there, job, inherited), daemon=True)
+        given = there, job, inherited, bucket_variables()
+        process = self.context.Process(target=run_worker, args=given, daemon=True)
         if not forked:
             resource_tracker.ensure_running()  # its start would end the hold
         with main_module_hidden(), warnings.catch_warnings(), signals_held():

@@ -22,16 +22,18 @@ import msgspec
 from tokenmill.engines import messages
 from tokenmill.engines.loop import StopRequest, WorkerLoop
 from tokenmill.engines.order.order_worker import OrderJob, OrderWorker
+from tokenmill.engines.placing.place_worker import PlaceJob, PlaceWorker
 from tokenmill.engines.run import Job
 from tokenmill.engines.unit import UnitWorker, WorkerJob
 from tokenmill.errors import TokenmillError
 from tokenmill.inputs.segments import UnitId
 from tokenmill.output.durability import WorkerSync
 from tokenmill.output.file_tasks import FileJob, FileWorker
-from tokenmill.output.workspace import Workspace
+from tokenmill.output.objects.opening import open_workspace
 from tokenmill.settings import EncoderChoice
 from tokenmill.system import failpoints
 from tokenmill.system.allocator import keep_freed_memory, without_huge_pages
+from tokenmill.system.buckets.environment import set_bucket_variables
 from tokenmill.system.interrupts import forget_signals
 from tokenmill.tokenizer.bundled import Encoding
 from tokenmill.tokenizer.encoders.awkward_stand_in import use_stand_in
@@ -68,9 +70,12 @@ def _closing_noticed() -> Iterator[None]:
         raise messages.ChannelClosed from None
 
 
-def run_worker(connection: Any, job: bytes, inherited: list[Any]) -> None:
+def run_worker(
+    connection: Any, job: bytes, inherited: list[Any], variables: dict[str, str]
+) -> None:
     for other in inherited:  # under fork: or a dead coordinator's pipes would never close
         other.close()
+    set_bucket_variables(variables)
     keep_freed_memory()
     without_huge_pages()
     use_stand_in()
@@ -88,8 +93,8 @@ def run_worker(connection: Any, job: bytes, inherited: list[Any]) -> None:
 class _Loop(WorkerLoop):
     """In a process of its own: every error is sent to the coordinator as plain text."""
 
-    def __init__(self, channel: messages.Channel, job: WorkerJob | OrderJob) -> None:
-        workspace = Workspace(job.output, job.run.scratch)
+    def __init__(self, channel: messages.Channel, job: WorkerJob | OrderJob | PlaceJob) -> None:
+        workspace = open_workspace(job.output, job.run.scratch)
         super().__init__(channel, workspace.spill)
         self.job = job
         self.after_writing = WorkerSync(
@@ -106,9 +111,11 @@ class _Loop(WorkerLoop):
         else:
             self.run(worker)
 
-    def _open(self) -> UnitWorker | OrderWorker | FileWorker:
+    def _open(self) -> UnitWorker | OrderWorker | PlaceWorker | FileWorker:
         if isinstance(self.job, OrderJob):
             return OrderWorker(self.job)
+        if isinstance(self.job, PlaceJob):
+            return PlaceWorker(self.job)
         encoder = _preloaded.get(_key(self.job.encoding, self.job.run.encoder))
         return UnitWorker(self.job, encoder)
 

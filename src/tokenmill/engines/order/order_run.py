@@ -6,18 +6,18 @@ the journal makes them durable, and a resumed job goes on behind the last one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
 from tokenmill.engines import events
 from tokenmill.engines.dispatch import Dispatch
-from tokenmill.engines.frontier import SegmentProgress
+from tokenmill.engines.frontier import SegmentProgress, by_segment
 from tokenmill.engines.hunt import DeathCount
 from tokenmill.engines.order.choosing import ChosenDocuments, parts_of
 from tokenmill.engines.order.order_worker import OrderJob, OrderWorker
-from tokenmill.engines.order.sorted_run import run_name
-from tokenmill.engines.run import EncodingRun, UnitsRun
+from tokenmill.engines.run import PlanRun, UnitsRun
 from tokenmill.errors import WorkerError
 from tokenmill.formats.base import itemsize
 from tokenmill.inputs.segments import Segment, UnitId
@@ -25,7 +25,7 @@ from tokenmill.inputs.source import Source
 from tokenmill.output.durability import UnitTable
 from tokenmill.output.journal import UnitRecord
 from tokenmill.tokens.counts import Counts
-from tokenmill.tokens.order import group_bounds, order_rule, range_count
+from tokenmill.tokens.order import group_bounds, order_rule, range_count, run_name
 from tokenmill.tokens.placement import CutRule
 
 MERGE_BYTES = 128 << 20  # of runs that are merged into one, in memory
@@ -45,10 +45,11 @@ class _OrderProgress(SegmentProgress):
 
 class OrderRun(UnitsRun):
     job: OrderJob
+    resumed = 0  # ranges, and runs before them, that were durable already
 
     def __init__(
         self,
-        encoding: EncodingRun,
+        encoding: PlanRun,
         job: OrderJob,
         segments: list[Segment],
         what: str,
@@ -58,10 +59,9 @@ class OrderRun(UnitsRun):
         """`rules`: none where units do not write to the streams."""
         self.job, self.settings, self.log = job, encoding.settings, encoding.log
         self.books, self.check_interrupt = encoding.books, encoding.check_interrupt
-        self._sizes = {(one.source, one.number): one.size for one in segments}
         self._done_bytes = 0
         durable = list(durable)
-        self.log.add(events.FilesBegun(len(segments), sum(self._sizes.values())))
+        self.log.add(events.FilesBegun(len(segments), sum(one.size for one in segments)))
         self.dispatch = Dispatch(
             job.settings,
             self.settings,
@@ -73,7 +73,7 @@ class OrderRun(UnitsRun):
         )
 
     def open_worker(self) -> OrderWorker:
-        return OrderWorker(self.job)
+        return OrderWorker(self.job, self.books.workspace.open_files())
 
     def _on_event(self, event: events.Event) -> None:
         """Documents are counted once, where they are encoded."""
@@ -99,9 +99,7 @@ class OrderRun(UnitsRun):
 def _in_order(
     segments: list[Segment], what: str, durable: list[UnitRecord]
 ) -> Iterator[SegmentProgress]:
-    written: dict[tuple[int, int], list[UnitRecord]] = {}
-    for record in durable:
-        written.setdefault((record.unit.source, record.unit.segment), []).append(record)
+    written = by_segment(durable)
     source = Source(number=segments[0].source, name=what, kind="", size=0, fingerprint="")
     for segment in segments:
         progress = _OrderProgress(segment, source)
@@ -111,7 +109,7 @@ def _in_order(
 
 
 def order_documents(
-    encoding: EncodingRun,
+    encoding: PlanRun,
     ledger: UnitTable,
     ordered: list[UnitRecord],
     work: Callable[[OrderRun], None],
@@ -124,9 +122,12 @@ def order_documents(
     a mixture takes of each source.
     """
     half = _SecondHalf(encoding, ledger, ordered, work)
-    runs, by_source = ledger.all_units(), ledger.by_source
+    runs, by_source = [*ledger.all_units(), *sorted(ledger.further)], ledger.by_source
+    numbers = len(by_source) if chosen is None else len(chosen.group_of)
     if chosen is not None:
         runs, by_source = half.take(runs, chosen), chosen.by_source
+    in_turn = chosen is not None and not encoding.plan.settings.shuffle
+    half.group_of = chosen.group_of if chosen is not None and in_turn else (0,) * numbers
     return half.collect(half.merge(runs), by_source)
 
 
@@ -136,7 +137,7 @@ class _SecondHalf:
 
     def __init__(
         self,
-        encoding: EncodingRun,
+        encoding: PlanRun,
         ledger: UnitTable,
         ordered: list[UnitRecord],
         work: Callable[[OrderRun], None],
@@ -146,17 +147,27 @@ class _SecondHalf:
         _, self.range_bytes, self.most = order_rule()
         behind = len(encoding.plan.sources)
         self.ranges, self.merges, self.takes = behind, behind + 1, behind + 2
+        # Groups of documents follow one another: one, or the sources of a mixture that is not
+        # shuffled. Here: the group of each input file, and the unit that each further run is of.
+        self.group_of: tuple[int, ...] = (0,) * behind
+        self._made_of: dict[UnitId, UnitId] = {}
+        self._resumed = 0
 
-    def _job(self, runs: Iterable[UnitId], count: int) -> OrderJob:
-        prepared = self.encoding.prepared
+    def _group(self, run: UnitId) -> int:
+        return self.group_of[self._made_of.get(run, run).source]
+
+    def _job(self, runs: Sequence[UnitId], counts: tuple[int, ...] = ()) -> OrderJob:
+        rows = tuple(map(self.ledger.rows_before, runs))
         return OrderJob(
             self.settings,
             self.encoding.settings,
-            prepared.budget,
-            prepared.output,
+            self.encoding.budget,
+            self.encoding.books.workspace.address,
             tuple(runs),
-            count,
+            tuple(map(self.ledger.run_file, runs)),
+            counts,
             self.range_bytes,
+            rows_before=rows if any(rows) else (),
         )
 
     def _run(
@@ -166,6 +177,8 @@ class _SecondHalf:
         durable = [record for record in self.ordered if record.unit.source == source]
         run = OrderRun(self.encoding, job, segments, what, durable, rules)
         self.work(run)
+        self._resumed += len(durable)
+        run.resumed = self._resumed
         return run
 
     def take(self, runs: list[UnitId], chosen: ChosenDocuments) -> list[UnitId]:
@@ -177,7 +190,7 @@ class _SecondHalf:
             for number, (unit, _) in enumerate(parts)
         ]
         job = msgspec.structs.replace(
-            self._job(runs, 0),
+            self._job(runs),
             parts=tuple(parts),
             choices=chosen.choices,
             group_of=chosen.group_of,
@@ -185,35 +198,55 @@ class _SecondHalf:
         if segments:
             self._run(job, segments, "the documents of a mixture", [])
         whole = [unit for unit in runs if chosen.choice_for(unit).whole]
-        return whole + [UnitId(self.takes, number, 0) for number in range(len(parts))]
+        taken = {UnitId(self.takes, n, 0): runs[unit] for n, (unit, _) in enumerate(parts)}
+        self._made_of |= taken
+        return whole + list(taken)
 
     def merge(self, runs: list[UnitId]) -> list[UnitId]:
-        """Longer runs, where a range would take only a few bytes of each."""
-        if len(runs) <= self.most:
-            return runs
+        """Longer runs, where a range would take only a few bytes of each. Runs of one group are
+        neighbours."""
+        runs = sorted(runs, key=self._group)
         by_name = self.ledger.sizes()
         sizes = [by_name[run_name(unit)] for unit in runs]
-        groups = group_bounds(sizes, self.most, MERGE_BYTES)
+        groups: list[tuple[int, int]] = []
+        for _, together in itertools.groupby(range(len(runs)), key=lambda n: self._group(runs[n])):
+            mine = list(together)
+            bounds = [(number, number + 1) for number in range(len(mine))]
+            if len(mine) > self.most:
+                bounds = group_bounds([sizes[n] for n in mine], self.most, MERGE_BYTES)
+            groups += [(mine[0] + first, mine[0] + stop) for first, stop in bounds]
         segments = [
             Segment(self.merges, number, first, stop, sum(sizes[first:stop]))
             for number, (first, stop) in enumerate(groups)
             if stop - first > 1
         ]
         if segments:
-            self._run(self._job(runs, 0), segments, "units to merge", [])
+            self._run(self._job(runs), segments, "units to merge", [])
+        merged = {UnitId(self.merges, one.number, 0): runs[one.start] for one in segments}
+        self._made_of |= {unit: self._made_of.get(first, first) for unit, first in merged.items()}
         return [
             UnitId(self.merges, number, 0) if stop - first > 1 else runs[first]
             for number, (first, stop) in enumerate(groups)
         ]
 
     def collect(self, runs: list[UnitId], by_source: list[Counts]) -> OrderRun:
-        """Ranges of keys to their places."""
-        token_bytes = sum(one.tokens for one in by_source) * itemsize(self.settings.first)
-        documents = sum(one.documents + one.copies for one in by_source)
-        count = range_count(token_bytes, documents, self.range_bytes)
-        segments = [
-            Segment(self.ranges, number, number, number + 1, max(1, token_bytes // count))
-            for number in range(count)
+        """Ranges of keys to their places, one group of documents behind the other."""
+        token_bytes, documents = ([0] * (max(self.group_of, default=0) + 1) for _ in range(2))
+        for group, counts in zip(self.group_of, by_source, strict=False):
+            token_bytes[group] += counts.tokens * itemsize(self.settings.first)
+            documents[group] += counts.documents + counts.copies
+        of_groups = tuple(
+            range_count(size, number, self.range_bytes)
+            for size, number in zip(token_bytes, documents, strict=True)
+        )
+        sizes = [
+            max(1, size // count)
+            for size, count in zip(token_bytes, of_groups, strict=True)
+            for _ in range(count)
         ]
+        segments = [Segment(self.ranges, n, n, n + 1, size) for n, size in enumerate(sizes)]
+        job = self._job(runs, of_groups)
+        if len(of_groups) > 1:
+            job = msgspec.structs.replace(job, run_groups=tuple(map(self._group, runs)))
         rules = CutRule.all_of(self.settings, self.settings.first)
-        return self._run(self._job(runs, count), segments, "the range of keys", rules)
+        return self._run(job, segments, "the range of keys", rules)

@@ -18,7 +18,15 @@ import msgspec
 import numpy as np
 
 from tokenmill.engines.messages import Activity, EncodeTask, UnitSummary
-from tokenmill.engines.order.sorted_run import (
+from tokenmill.engines.unit import ReportActivity
+from tokenmill.engines.writing.encoded_unit import EncodedUnit
+from tokenmill.engines.writing.stream_writer import StreamWriter
+from tokenmill.errors import TokenmillError
+from tokenmill.inputs.segments import UnitId
+from tokenmill.output.files import JobFiles
+from tokenmill.output.journal import PieceRecord, UnitRecord
+from tokenmill.output.objects.opening import open_workspace
+from tokenmill.output.order.sorted_run import (
     CONTINUED,
     ENTRY,
     OPEN,
@@ -27,22 +35,15 @@ from tokenmill.engines.order.sorted_run import (
     SortedRun,
     arranged,
     order_of,
-    run_name,
     sorted_by_key,
 )
-from tokenmill.engines.unit import EncodedUnit, ReportActivity
-from tokenmill.engines.writing.stream_writer import StreamWriter
-from tokenmill.errors import TokenmillError
-from tokenmill.inputs.segments import UnitId
-from tokenmill.output.journal import PieceRecord, UnitRecord
-from tokenmill.output.workspace import Workspace
 from tokenmill.settings import PlanSettings, RunSettings
 from tokenmill.system.memory import Budget
 from tokenmill.texts import I64
 from tokenmill.tokens.counts import Counts, State
 from tokenmill.tokens.epochs import Choice, copy_keys
-from tokenmill.tokens.order import part_starts, range_bounds
-from tokenmill.tokens.packing import PackedStream, Tokens, rows_within
+from tokenmill.tokens.order import part_starts, range_of, run_name
+from tokenmill.tokens.packing import DROPPED, PackedStream, Tokens, rows_within
 from tokenmill.tokens.placement import StreamCounts
 from tokenmill.tokens.splits import U64
 
@@ -57,14 +58,20 @@ class OrderJob(msgspec.Struct, frozen=True, tag=True):
     run: RunSettings
     budget: Budget
     output: str
-    runs: tuple[UnitId, ...]  # files of sorted documents, in the order of their units
-    ranges: int  # that the keys are cut into; 0: groups of runs are merged
+    runs: tuple[UnitId, ...]  # of sorted documents, in the order of their units
+    files: tuple[str, ...]  # that hold them
+    # That the keys of each group of documents are cut into; none: runs are merged.
+    ranges: tuple[int, ...]
     range_bytes: int
     # Of a mixture, where documents are taken from units: numbers of a unit and of a copy, what is
     # taken of each source of the mixture, and the mixture's source of each input file.
     parts: tuple[tuple[int, int], ...] = ()
     choices: tuple[Choice, ...] = ()
     group_of: tuple[int, ...] = ()
+    # Where sources of a mixture follow one another: the group of each run. None: all are one group.
+    run_groups: tuple[int, ...] = ()
+    # Rows of its source before each run, where runs count rows in their units; none: all are 0.
+    rows_before: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass
@@ -83,32 +90,37 @@ class _Slice(NamedTuple):
     begin: int  # where the tokens of the first entry begin
     at: int  # the number of the first entry among all of the range
 
+    def length(self, low: int, high: int) -> int:
+        """Tokens of entries [low, high)."""
+        starts = self.starts
+        return int(starts[high] - starts[low])
+
     @property
     def starts(self) -> I64:
         """Where the tokens of each entry begin, and where the last one ends."""
         return np.concatenate(([self.begin], self.entries["end"])).astype(np.int64)
 
 
-class _NoSession:
+class NoSession:
     stats: dict[str, int] = {}  # noqa: RUF012 - of an encoder that is not there
 
 
 class OrderWorker:
-    def __init__(self, job: OrderJob) -> None:
+    def __init__(self, job: OrderJob, files: JobFiles | None = None) -> None:
+        """`files`: where only this process can open them."""
         self.job, self.settings, self.memory = job, job.settings, job.budget.worker_bytes
-        self.session = _NoSession()
-        self.writer = StreamWriter(job.settings, Workspace(job.output).open_files())
+        self.session = NoSession()
+        files = files or open_workspace(job.output).open_files()
+        self.writer = StreamWriter(job.settings, files)
         self.streams = len(self.writer.stream_names)
         self.dtype = np.dtype(job.settings.first.dtype)
         self.spill_held: Callable[[], None] = lambda: None
         self._runs: list[SortedRun] | None = None
+        self._buffer: Tokens = np.empty(0, self.dtype)
         self._read_bytes = 0
 
     def close(self) -> None:
         self.writer.files.close()
-
-    def _run(self, unit: UnitId) -> SortedRun:
-        return self.writer.open_sorted(unit)
 
     def encode_segment(self, work: EncodeTask, progress: ReportActivity) -> Iterator[EncodedUnit]:
         """The units of a range, or the run that a group of runs becomes."""
@@ -119,7 +131,7 @@ class OrderWorker:
             yield self._merge(work, progress)
             return
         if self._runs is None:
-            self._runs = [self._run(unit) for unit in self._looked_into(progress)]
+            self._runs = list(map(self._open_run, self._looked_into(progress)))
         slices = self._slices(work.segment.number, progress)
         entries = np.concatenate([np.zeros(0, ENTRY), *(one.entries for one in slices)])
         lengths = np.concatenate([np.zeros(0, np.int64), *(np.diff(one.starts) for one in slices)])
@@ -137,26 +149,41 @@ class OrderWorker:
 
     # --- reading -----------------------------------------------------------------------------
 
-    def _looked_into(self, progress: ReportActivity) -> Iterator[UnitId]:
-        for number, unit in enumerate(self.job.runs):
+    def _looked_into(self, progress: ReportActivity) -> Iterator[int]:
+        for number in range(len(self.job.files)):
             if number % ALIVE_RUNS == 0:
                 progress(Activity("read", 0))
-            yield unit
+            yield number
+
+    def _open_run(self, number: int) -> SortedRun:
+        rows = self.job.rows_before[number] if self.job.rows_before else 0
+        return self.writer.open_sorted(self.job.files[number], rows)
 
     def _slices(self, number: int, progress: ReportActivity) -> list[_Slice]:
         assert self._runs is not None
-        low, high = range_bounds(number, self.job.ranges)
+        group, low, high = range_of(number, self.job.ranges)
+        groups = self.job.run_groups
         slices: list[_Slice] = []
         at = 0
         for stream in range(self.streams):
             for index, run in enumerate(self._runs):
                 if index % ALIVE_RUNS == 0:
                     progress(Activity("read", 0))
+                if groups and groups[index] != group:
+                    continue
                 entries, begin = run.between(stream, low, high)
                 if len(entries):
                     slices.append(_Slice(run, stream, entries, begin, at))
                     at += len(entries)
         return slices
+
+    def _collection(self, tokens: int) -> _Collection:
+        """For so many tokens. There is one at a time: they share one buffer, so that its pages
+        need not be cleared for every range."""
+        if len(self._buffer) < tokens:
+            self._buffer = np.empty(0, self.dtype)
+            self._buffer = np.empty(tokens, self.dtype)
+        return _Collection(self._buffer[:tokens])
 
     def _alive(self, read_bytes: int, part: int, progress: ReportActivity) -> None:
         self._read_bytes += read_bytes
@@ -176,19 +203,23 @@ class OrderWorker:
         progress: ReportActivity,
     ) -> EncodedUnit:
         """Entries [first, stop) of a range, in its order. What a slice has of them is one piece."""
-        collecting = [_Collection(self.dtype) for _ in range(self.streams)]
-        for one in slices:
-            mine = ranks[one.at : one.at + len(one.entries)]
-            low, high = np.searchsorted(mine, within).tolist()
-            if low == high:
-                continue
-            starts = one.starts
-            tokens = one.run.tokens(one.stream, int(starts[low]), int(starts[high]))
-            collecting[one.stream].add(
-                one.entries[low:high], np.diff(starts[low : high + 1]), tokens, mine[low:high]
-            )
-            self._alive(tokens.nbytes, part, progress)
-        packed = [collection.packed(within[0]) for collection in collecting]
+        packed: list[PackedStream] = []
+        for stream in range(self.streams):
+            taken: list[tuple[_Slice, int, int]] = []
+            for one in slices:
+                if one.stream == stream:
+                    mine = ranks[one.at : one.at + len(one.entries)]
+                    low, high = np.searchsorted(mine, within).tolist()
+                    if low < high:
+                        taken.append((one, low, high))
+            collection = self._collection(sum(one.length(*bounds) for one, *bounds in taken))
+            for one, low, high in taken:
+                starts = one.starts[low : high + 1]
+                tokens = one.run.tokens(stream, int(starts[0]), int(starts[-1]))
+                mine = ranks[one.at + low : one.at + high]
+                collection.add(one.entries[low:high], np.diff(starts), tokens, mine)
+                self._alive(tokens.nbytes, part, progress)
+            packed.append(collection.packed(within[0]))
         documents = sum(p.documents for p in packed)
         tokens_here = sum(len(p.tokens) for p in packed)
         counts = Counts(rows=documents, documents=documents, tokens=tokens_here)
@@ -198,23 +229,16 @@ class OrderWorker:
         return EncodedUnit(summary, packed, [], work, 0, 0)
 
     def _merge(self, work: EncodeTask, progress: ReportActivity) -> MergedUnit:
-        unit = UnitId(work.segment.source, work.segment.number, 0)
-        runs = [self._run(one) for one in self.job.runs[work.segment.start : work.segment.stop]]
+        runs = list(map(self._open_run, range(work.segment.start, work.segment.stop)))
         merged: list[EntryTokens] = []
         for stream in range(self.streams):
-            collection = _Collection(self.dtype)
+            collection = self._collection(sum(run.sections[stream].tokens for run in runs))
             for run in runs:
-                section = run.sections[stream]
-                tokens = run.tokens(stream, 0, section.tokens)
-                entries = run.entries(stream, 0, section.entries)
-                ends: I64 = np.concatenate(([0], entries["end"])).astype(np.int64)
-                lengths = np.diff(ends)
+                entries, lengths, tokens = run.whole(stream)
                 collection.add(entries, lengths, tokens, np.zeros(0, np.int64))
                 self._alive(tokens.nbytes, 0, progress)
             merged.append(sorted_by_key(*collection.joined()))
-        pieces = tuple(self.writer.write_sorted(run_name(unit), merged))
-        summary = UnitSummary(unit, True, 0, 0, Counts(), ())
-        return MergedUnit(summary, [], [], work, 0, 0, pieces=pieces)
+        return self._written(work, merged)
 
     def _take(self, work: EncodeTask, progress: ReportActivity) -> MergedUnit:
         """One copy of the documents of a unit that a mixture takes so often, sorted by the keys of
@@ -222,24 +246,27 @@ class OrderWorker:
         number, copy = self.job.parts[work.segment.number]
         source = self.job.runs[number].source
         choice = self.job.choices[self.job.group_of[source]]
-        run = self._run(self.job.runs[number])
+        run = self._open_run(number)
         taken: list[EntryTokens] = []
         for stream in range(self.streams):
-            section = run.sections[stream]
-            entries = run.entries(stream, 0, section.entries)
+            entries, lengths, all_tokens = run.whole(stream)
             if stream == 0:
-                picked = np.flatnonzero(choice.copies(entries["key"]) > copy)
+                there = entries["flags"] & DROPPED == 0
+                picked = np.flatnonzero(there & (choice.copies(entries["key"]) > copy))
             else:
                 picked = np.arange(len(entries) if copy == 0 else 0)
-            ends: I64 = np.concatenate(([0], entries["end"])).astype(np.int64)
-            lengths = np.diff(ends)
-            tokens = arranged(run.tokens(stream, 0, section.tokens), lengths, picked)
+            tokens = arranged(all_tokens, lengths, picked)
             mine = entries[picked]
             mine["key"] = copy_keys(mine["key"], copy)
             taken.append(sorted_by_key(mine, lengths[picked], tokens))
             self._alive(tokens.nbytes, 0, progress)
+        return self._written(work, taken)
+
+    def _written(self, work: EncodeTask, streams: list[EntryTokens]) -> MergedUnit:
+        """A run is written at once: it needs no place."""
         unit = UnitId(work.segment.source, work.segment.number, 0)
-        pieces = tuple(self.writer.write_sorted(run_name(unit), taken))
+        pieces = tuple(self.writer.write_sorted(run_name(unit), streams))
+        self.writer.files.unit_written(unit, pieces)
         summary = UnitSummary(unit, True, 0, 0, Counts(), ())
         return MergedUnit(summary, [], [], work, 0, 0, pieces=pieces)
 
@@ -258,6 +285,7 @@ class OrderWorker:
             streams, documents = tuple(states), sum(p.documents for p in packed)
             tokens = sum(len(p.tokens) for p in packed)
             counts = Counts(rows=documents, documents=documents, tokens=tokens)
+            self.writer.files.unit_written(summary.unit, pieces)
         return UnitRecord(
             unit=summary.unit,
             last=summary.last,
@@ -299,30 +327,25 @@ def _beginning(packed: PackedStream, documents: int) -> PackedStream:
 class _Collection:
     """Entries of one stream, from many runs."""
 
-    def __init__(self, dtype: np.dtype[Any]) -> None:
-        self.dtype = dtype
+    def __init__(self, tokens: Tokens) -> None:
+        """`tokens`: where those of all entries go."""
+        self.tokens, self.filled = tokens, 0
         self.entries: list[Entries] = []
         self.lengths: list[I64] = []
-        self.tokens: list[Tokens] = []
         self.ranks: list[I64] = []
 
     def add(self, entries: Entries, lengths: I64, tokens: Tokens, ranks: I64) -> None:
         self.entries.append(entries)
         self.lengths.append(lengths)
-        self.tokens.append(tokens)
         self.ranks.append(ranks)
+        self.tokens[self.filled : self.filled + len(tokens)] = tokens
+        self.filled += len(tokens)
 
     def joined(self) -> tuple[Entries, I64, Tokens]:
-        """All of them one after the other; what was collected is let go of on the way."""
+        """All of them one after the other."""
         entries = np.concatenate([np.zeros(0, ENTRY), *self.entries])
         lengths = np.concatenate([np.zeros(0, np.int64), *self.lengths])
-        tokens = np.empty(int(lengths.sum()), self.dtype)
-        at = 0
-        for index, part in enumerate(self.tokens):
-            tokens[at : at + len(part)] = part
-            at += len(part)
-            self.tokens[index] = part[:0]
-        return entries, lengths, tokens
+        return entries, lengths, self.tokens
 
     def packed(self, first_rank: int) -> PackedStream:
         """As a unit has it: entries of one document joined, each with its place in the unit."""

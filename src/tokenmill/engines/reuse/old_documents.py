@@ -11,8 +11,6 @@ import functools
 
 import numpy as np
 
-from tokenmill.engines.reuse.checked_store import CheckedStore, damaged
-from tokenmill.formats import get_format
 from tokenmill.formats.base import Array
 from tokenmill.inputs.batch import Batch
 from tokenmill.inputs.kinds import kind_named
@@ -20,17 +18,22 @@ from tokenmill.inputs.segments import Segment
 from tokenmill.inputs.source import Source
 from tokenmill.output.editions import UNITS
 from tokenmill.output.manifest import Manifest
-from tokenmill.output.stored import FileStream, StreamFiles, TokenFile
+from tokenmill.output.prepared.checked_store import CheckedStore
+from tokenmill.output.prepared.documents import DocumentStream, streams_in
+from tokenmill.output.stored import StreamFiles
 from tokenmill.planning.reuse import Reuse
-from tokenmill.system.store import FolderStore, Store
+from tokenmill.system.store import FolderStore
 from tokenmill.texts import I64
 from tokenmill.tokenizer.encoders.fast import U32
 from tokenmill.tokenizer.known import KnownIds
 from tokenmill.tokenizer.session import EncoderSession
-from tokenmill.tokens.packing import frame_of, frames
 from tokenmill.tokens.shards import document_from_row, origins_in
-from tokenmill.tokens.splits import stream_name, streams_of
 
+# Where the old dataset was changed.
+TOLD = (
+    "nothing of it is reused",
+    "run the same command again without --reuse: what is done already is kept",
+)
 NEAR = 4  # documents are read in one go where no more than so many times as many lie between
 
 
@@ -40,19 +43,20 @@ class OldDocuments:
     def __init__(self, reuse: Reuse, session: EncoderSession) -> None:
         self.reuse = reuse
         manifest = Manifest.load(FolderStore(reuse.directory))
+        self._store = CheckedStore(reuse.directory, manifest, *TOLD)
         if manifest.checksum != reuse.checksum:
-            raise damaged(reuse.directory, "was changed since this run began")
-        self._store = CheckedStore(reuse.directory, manifest)
+            raise self._store.damaged("", "was changed since this run began")
         names = {entry.path for entry in manifest.files if entry.size}
         self._streams = [
             OldStream(self._store, about, rows if rows in names else "")
-            for about in _streams_of(manifest)
+            for about in streams_in(manifest)
             for rows in [f"index/{about.name}.rows"]
         ]
         table = np.frombuffer(self._store.table(UNITS), "<u8").reshape(-1, 5)
         self._units = table.T.astype(np.int64, order="C")
         self.stats = {"reused_documents": 0, "reused_tokens": 0, "encoded_documents": 0}
-        session.more_stats = self.stats
+        session.more_stats |= self.stats
+        self.stats = session.more_stats
 
     def find(self, source: Source, segment: Segment, batch: Batch) -> list[KnownIds]:
         """What each stream has of a batch. Rows of the batch count as its reader counts."""
@@ -84,44 +88,13 @@ class OldDocuments:
         return int(first_rows[at]) if at < high and segments[at] == segment else -1
 
 
-def _streams_of(manifest: Manifest) -> list[StreamFiles]:
-    """The streams of a dataset as its first format has them: its index speaks of that one."""
-    settings = manifest.settings
-    layout, fmt = settings.first, get_format(settings.first.format)
-    sizes = {entry.path: entry.size for entry in manifest.files}
-    streams = []
-    for name in map(stream_name, streams_of(settings.val)):
-        files = [
-            TokenFile(entry.path, entry.first_token, entry.tokens)
-            for entry in manifest.files
-            if entry.kind == "tokens" and (entry.format, entry.stream) == (layout.format, name)
-        ]
-        files.sort(key=lambda file: file.first_token)
-        ends, runs = f"index/{name}.ends", f"index/{name}.runs"
-        streams.append(
-            StreamFiles(
-                name,
-                settings,
-                layout,
-                sum(file.tokens for file in files),
-                sizes.get(ends, 0) // 8,
-                tuple(files),
-                ends,
-                runs,
-                tuple(str(source["name"]) for source in manifest.sources),
-                fmt.framed,
-            )
-        )
-    return streams
-
-
-class OldStream(FileStream):
+class OldStream(DocumentStream):
     """A stream of an old dataset, in which documents are found by source and row.
 
     `rows` names the table of a shuffled stream: its documents in the order of sources and rows.
     """
 
-    def __init__(self, store: Store, about: StreamFiles, rows: str = "") -> None:
+    def __init__(self, store: CheckedStore, about: StreamFiles, rows: str = "") -> None:
         super().__init__(store, about)
         self._rows_name = rows
 
@@ -173,23 +146,9 @@ class OldStream(FileStream):
     def _texts(self, numbers: I64) -> tuple[U32, I64]:
         """Ids of documents without their frames, and how many each has."""
         first, stop = int(numbers[0]), int(numbers[-1]) + 1
-        ends = self.ends_of(max(0, first - 1), stop)
-        if first == 0:
-            ends = np.concatenate((np.zeros(1, np.int64), ends))
-        before, after = frame_of(self.settings, self.layout)
-        each = len(before) + len(after)
-        if (np.diff(ends) < each).any() or int(ends[-1]) > self.tokens:
-            raise damaged(self.store.where(self.about.ends), "documents end before they begin")
-        tokens = self.read(int(ends[0]), int(ends[-1]))
-        ends -= ends[0]
         wanted = np.zeros(stop - first, bool)
         wanted[numbers - first] = True
-        is_text = np.repeat(wanted, np.diff(ends))
-        for at, token in frames(ends, before, after):
-            if (tokens[at] != token).any():
-                raise damaged(self.store.where(), f"stream {self.name} lacks a separator")
-            is_text[at] = False
-        return tokens[is_text].astype(np.uint32), np.diff(ends)[wanted] - each
+        return self.texts(self.bounds(first, stop), wanted)
 
 
 def _near(numbers: I64) -> list[I64]:

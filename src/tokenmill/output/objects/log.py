@@ -5,7 +5,7 @@ Each holds one or more records, in the form that the journal of a folder has.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -48,12 +48,18 @@ def read_objects(
         if not last.isdecimal():
             continue
         number = max(number, int(last) + 1)
-        content = read_small(store, name)
-        if not content.startswith(header):
-            continue
-        for body, _ in framed_records(content, len(header)):
-            try:
-                records.append(decode(body))
-            except msgspec.DecodeError:
-                break
+        records += valid_records(read_small(store, name), header, decode)
     return records, number
+
+
+def valid_records(
+    content: bytes, header: bytes, decode: Callable[[bytes], Record]
+) -> Iterator[Record]:
+    """The records of one object; none if it belongs to another job."""
+    if not content.startswith(header):
+        return
+    for body, _ in framed_records(content, len(header)):
+        try:
+            yield decode(body)
+        except msgspec.DecodeError:
+            return

@@ -7,23 +7,33 @@ a worker that was taken for dead, is the same object.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import xxhash
 
 from tokenmill.errors import StorageError
-from tokenmill.output.files import JobFiles, is_intact
-from tokenmill.output.journal import UnitRecord
+from tokenmill.inputs.segments import UnitId
+from tokenmill.output.files import JobFiles
+from tokenmill.output.journal import PieceRecord, UnitRecord
+from tokenmill.output.objects.relative import Shift, shift_of
 from tokenmill.system.disk import Buffer
 from tokenmill.system.store import ObjectStore, Store, read_range
 
 
-def unit_name(folder: str, record: UnitRecord) -> str:
-    """The hash is of the lengths and digests of the pieces, which the record holds."""
-    table = np.array([(piece.length, piece.digest) for piece in record.pieces], "<u8")
-    return f"{folder}/{record.unit}-{xxhash.xxh3_128_hexdigest(table.tobytes())}"
+def unit_name(folder: str, unit: UnitId, pieces: Sequence[PieceRecord]) -> str:
+    """The hash is of the lengths and digests of the pieces, which the unit's record holds."""
+    table = np.array([(piece.length, piece.digest) for piece in pieces], "<u8")
+    return f"{folder}/{unit}-{xxhash.xxh3_128_hexdigest(table.tobytes())}"
+
+
+def object_name(folder: str, record: UnitRecord) -> str:
+    """The object that holds a unit, also one that got its place after it was written."""
+    if record.object:
+        return f"{folder}/{record.object}"
+    return unit_name(folder, record.unit, record.pieces)
 
 
 class UnitPiece(NamedTuple):
@@ -34,21 +44,38 @@ class UnitPiece(NamedTuple):
     digest: int
     object: str
     at: int  # in that object
+    shift: Shift | None = None  # how it is made absolute
 
 
 def pieces_in(folder: str, record: UnitRecord) -> Iterator[tuple[str, UnitPiece]]:
     """The pieces of a unit, each with the file that it is a piece of."""
-    name, at = unit_name(folder, record), 0
+    name, at = object_name(folder, record), 0
     for piece in record.pieces:
-        yield piece.file, UnitPiece(piece.offset, piece.length, piece.digest, name, at)
+        shift = shift_of(piece.file, record.before) if record.object else None
+        yield piece.file, UnitPiece(piece.offset, piece.length, piece.digest, name, at, shift)
         at += piece.length
 
 
+def piece_content(store: ObjectStore, piece: UnitPiece) -> bytes | None:
+    """The bytes of a piece; None if they are not what its unit's worker had in memory."""
+    length, shift = piece.length, piece.shift
+    if shift is not None and shift.kind == "quarantine":  # the last in its object
+        length = max(0, (store.size(piece.object) or 0) - piece.at)
+    content = read_range(store, piece.object, piece.at, length)
+    try:
+        content = content if shift is None else shift.apply(content)
+    except (ValueError, msgspec.DecodeError):
+        return None
+    whole = len(content) == piece.length and xxhash.xxh3_64_intdigest(content) == piece.digest
+    return content if whole else None
+
+
 def is_unit_whole(store: ObjectStore, folder: str, record: UnitRecord) -> bool:
-    return all(
-        is_intact(store, piece.object, piece.at, piece.length, piece.digest)
-        for _, piece in pieces_in(folder, record)
-    )
+    pieces = [piece for _, piece in pieces_in(folder, record)]
+    try:
+        return all(piece_content(store, piece) is not None for piece in pieces)
+    except (OSError, StorageError):
+        return False
 
 
 class ObjectFiles(JobFiles):
@@ -73,14 +100,14 @@ class ObjectFiles(JobFiles):
     def write_at(self, name: str, offset: int, buffer: Buffer) -> None:
         self._pieces.append(buffer)
 
-    def unit_written(self, record: UnitRecord) -> None:
-        pieces, self._pieces = self._pieces, []
-        if record.pieces:  # what is before these is of a unit that failed
-            mine = pieces[len(pieces) - len(record.pieces) :]
-            self._store.write_parts(unit_name(self._folder, record), mine)
+    def unit_written(self, unit: UnitId, pieces: Sequence[PieceRecord]) -> None:
+        given, self._pieces = self._pieces, []
+        if pieces:  # what is before these is of a unit that failed
+            mine = given[len(given) - len(pieces) :]
+            self._store.write_parts(unit_name(self._folder, unit, pieces), mine)
 
-    def write_file(self, name: str, pieces: Iterable[Buffer]) -> None:
-        self._store.write_parts(name, pieces)
+    def write_file(self, name: str, pieces: Iterable[Buffer], size: int = 0) -> None:
+        self._store.write_parts(name, pieces, size)
 
     def write_whole(self, name: str, content: bytes) -> None:
         self._store.write_whole(name, content)
@@ -119,7 +146,7 @@ class JoinedFiles(Store):
             for file, piece in pieces_in(folder, record):
                 self._files.setdefault(file, []).append(piece)
         for pieces in self._files.values():
-            pieces.sort()
+            pieces.sort(key=lambda piece: piece.offset)
 
     def where(self, name: str = "") -> str:
         return self._store.where(name)
@@ -145,8 +172,8 @@ class JoinedFiles(Store):
         last = self._last.get(name)
         if last is not None and last[0] is piece:
             return last[1]
-        content = read_range(self._store, piece.object, piece.at, piece.length)
-        if len(content) != piece.length or xxhash.xxh3_64_intdigest(content) != piece.digest:
+        content = piece_content(self._store, piece)
+        if content is None:
             raise StorageError(
                 f"{self._store.where(piece.object)}: is not what it was when it was written",
                 hint="run the same command again: what is damaged is encoded again",

@@ -2,12 +2,14 @@
 
     PREFIX/.tokenmill/             there only while a job is unfinished
         driver/N                   leases: the highest one's holder is the coordinator
+        driver/N.beat              its heartbeat, where other machines may look at it
         plan.json                  created if absent: what this output is bound to
         units/UNIT-HASH            the pieces of a unit; never changed
-        journal/N                  records of units whose objects are there
+        records/HASH               units whose objects are there, by any number of writers
+        journal/N                  records of units that have their places
         names/N                    names of the dataset's files, before the first byte of each
         files/made/N               records of the files that are complete
-        cuts/                      how each downloaded input is cut
+        cuts/                      how each input is cut
         removing.json              the manifest of a dataset that --overwrite is about to remove
     PREFIX/FILE                    made of units, in one go, under its final name
     PREFIX/manifest.json           created if absent, last: the dataset is there if this is
@@ -32,8 +34,9 @@ from tokenmill.output.journal import Record, UnitRecord, framed, journal_header,
 from tokenmill.output.objects.creating import create_once
 from tokenmill.output.objects.lease import DriverLease
 from tokenmill.output.objects.log import ObjectLog, read_objects
-from tokenmill.output.objects.units import JoinedFiles, ObjectFiles, is_unit_whole
-from tokenmill.output.workspace import CUTS, JOURNAL, WORK, WorkArea
+from tokenmill.output.objects.records import HashedLog, read_hashed
+from tokenmill.output.objects.units import JoinedFiles, ObjectFiles, is_unit_whole, object_name
+from tokenmill.output.workspace import CUTS, JOURNAL, RECORDS, WORK, WorkArea
 from tokenmill.settings import is_plain_path
 from tokenmill.system.spill import SpillFolder, scratch_folder
 from tokenmill.system.store import ObjectStore, read_small
@@ -50,7 +53,7 @@ class ObjectWorkspace(WorkArea):
 
     def __init__(self, store: ObjectStore, scratch: str = "") -> None:
         """`scratch`: a folder of this machine for what need not survive."""
-        self.store = store
+        self.store, self.address = store, store.address
         self.local = Path(scratch or tempfile.gettempdir())
         folder = scratch_folder(str(self.local), Path(store.where()))
         self.spill = SpillFolder(folder, shared=True)
@@ -63,7 +66,10 @@ class ObjectWorkspace(WorkArea):
         return next(iter(self.store.names(f"{WORK}/")), None) is not None
 
     def lock(self) -> DriverLease:
+        self.store.check_conditions()
         self._lease = DriverLease.take(self.store, DRIVER)
+        if self.address:  # else no other process can open it
+            self._lease.begin_beating()
         return self._lease
 
     def _check_lease(self) -> None:
@@ -82,13 +88,21 @@ class ObjectWorkspace(WorkArea):
     def read_log(
         self, name: str, fingerprint: str, decode: Callable[[bytes], Record]
     ) -> tuple[list[Record], int]:
-        return read_objects(self.store, f"{WORK}/{name}", journal_header(fingerprint), decode)
+        header = journal_header(fingerprint)
+        if name == RECORDS:
+            return read_hashed(self.store, f"{WORK}/{name}", header, decode), 0
+        return read_objects(self.store, f"{WORK}/{name}", header, decode)
 
-    def open_log(self, name: str, position: int, header: bytes) -> ObjectLog:
+    def open_log(self, name: str, position: int, header: bytes) -> ObjectLog | HashedLog:
+        if name == RECORDS:
+            return HashedLog(self.store, f"{WORK}/{name}", header, self._check_lease)
         return ObjectLog(self.store, f"{WORK}/{name}", position, header, self._check_lease)
 
     def is_whole(self, record: UnitRecord) -> bool:
         return is_unit_whole(self.store, UNITS, record)
+
+    def object_of(self, record: UnitRecord) -> str:
+        return object_name(UNITS, record)
 
     def put_run_record(self, record: dict[str, Any]) -> None:
         self._check_lease()
@@ -157,14 +171,16 @@ class ObjectWorkspace(WorkArea):
         highest, and no coordinator that was taken over finds itself in charge again."""
         self._check_lease()
         self._remove_all(keep=f"{DRIVER}/")
+        if self._lease is not None:
+            self._lease.stop_beating()
         for name in list(self.store.names(f"{DRIVER}/")):
             self.store.remove(name)
         self.spill.drop()
 
     def _remove_all(self, keep: str) -> None:
-        for name in list(self.store.names(f"{WORK}/")):
-            if not name.startswith(keep):
-                self.store.remove(name)
+        self.store.abort_uploads()
+        names = list(self.store.names(f"{WORK}/"))
+        self.store.remove_all(name for name in names if not name.startswith(keep))
 
     def begin_removal(self) -> None:
         self._check_lease()
@@ -173,6 +189,5 @@ class ObjectWorkspace(WorkArea):
 
     def finish_removal(self, names: list[str]) -> None:
         self._check_lease()
-        for name in names:
-            self.store.remove(name)
+        self.store.remove_all(names)
         self.store.remove(self.removing)

@@ -33,7 +33,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def part(self) -> int:
         """The amount to take in one more epoch."""
-        return self.amount - self.whole_epochs * self.there
+        return self.amount - self.whole_epochs * self.there if self.there else 0
 
     @property
     def epochs(self) -> Fraction:

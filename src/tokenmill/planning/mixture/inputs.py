@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from tokenmill.errors import InputError, UsageError
+from tokenmill.errors import InputError, TokenmillError, UsageError
 from tokenmill.inputs.find import SourceListing, find_sources
 from tokenmill.inputs.input_rules import EVERY, InputRules
 from tokenmill.inputs.kinds import kind_named
 from tokenmill.inputs.remote.hub import ListCache
 from tokenmill.inputs.source import Source
-from tokenmill.planning.mixture.mix_file import MixSource, Mixture
+from tokenmill.planning.mixture.mix_file import DATASET, MixSource, Mixture
 from tokenmill.planning.options import Options
+from tokenmill.settings import PlanSettings
 
 
 def refuse_with_mixture(options: Options, inputs: Any) -> None:
@@ -22,11 +24,6 @@ def refuse_with_mixture(options: Options, inputs: Any) -> None:
     if inputs:
         raise UsageError(
             "--mix: the file names all inputs", hint="leave the other inputs out, or --mix"
-        )
-    if not options.shuffle:
-        raise UsageError(
-            "--mix: needs --shuffle, which mixes the documents of all sources",
-            hint="add --shuffle",
         )
     if options.val_inputs:
         raise UsageError(
@@ -44,21 +41,38 @@ def refuse_with_mixture(options: Options, inputs: Any) -> None:
         )
 
 
+FindDataset = Callable[[str, PlanSettings], SourceListing]  # of a folder, as one source
+
+
+def no_datasets(path: str, settings: PlanSettings) -> SourceListing:
+    raise InputError(f"{path}: a prepared dataset cannot be opened here")
+
+
 def find_mixture(
     mixture: Mixture,
-    text_column: str,
+    settings: PlanSettings,
     output: str | os.PathLike[str],
     pins: dict[str, str],
     shelf: ListCache,
     rules: InputRules,
+    find_dataset: FindDataset,
 ) -> SourceListing:
-    """All files of all sources, each with the name of its source."""
+    """All files and prepared datasets of all sources, each with the name of its source.
+
+    `find_dataset`: opens a prepared dataset, and refuses one that does not fit the settings.
+    """
     listings = []
     for source in mixture.sources:
         try:
-            own = _rules_of(source, rules, text_column)
-            listings.append(find_sources(source.inputs, text_column, output, pins, shelf, own))
-        except InputError as error:
+            own = _rules_of(source, rules, settings.text_column)
+            files = [one for one in source.inputs if not one.startswith(DATASET)]
+            datasets = [one for one in source.inputs if one.startswith(DATASET)]
+            _refuse_of_text(source, settings, files, datasets)
+            mine = [find_dataset(one.removeprefix(DATASET), settings) for one in datasets]
+            if files:
+                mine.append(find_sources(files, settings.text_column, output, pins, shelf, own))
+            listings.append(_together(mine))
+        except TokenmillError as error:
             raise error.located(f"source {source.name}") from None
     found = [
         msgspec.structs.replace(file, mix=source.name)
@@ -71,6 +85,35 @@ def find_mixture(
         tuple(dict.fromkeys(skipped for one in listings for skipped in one.skipped)),
         {name: commit for one in listings for name, commit in one.revisions.items()},
     )
+
+
+def _together(found: list[SourceListing]) -> SourceListing:
+    return SourceListing(
+        tuple(source for one in found for source in one.sources),
+        tuple(skipped for one in found for skipped in one.skipped),
+        {name: commit for one in found for name, commit in one.revisions.items()},
+    )
+
+
+def _refuse_of_text(
+    source: MixSource, settings: PlanSettings, files: list[str], datasets: list[str]
+) -> None:
+    """What speaks of text or columns, and cannot be had of documents that are ids already."""
+    if not datasets:
+        return
+    asked = {"--where": settings.where, "--text": settings.text_template}
+    for option in (option for option, value in asked.items() if value):
+        raise UsageError(
+            f"{datasets[0]}: {option} reads columns, and a prepared dataset has none",
+            hint=f"leave {option} out, or name the text files that the dataset was made of",
+        )
+    for key in ("text_column", "as_kind"):
+        if getattr(source, key) and not files:
+            raise UsageError(
+                f"{key.removesuffix('_kind')}: says how text files are read, and the inputs are "
+                "prepared datasets",
+                hint="leave this key out",
+            )
 
 
 def _rules_of(source: MixSource, rules: InputRules, text_column: str) -> InputRules:

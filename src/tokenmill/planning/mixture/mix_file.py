@@ -190,15 +190,22 @@ def _inputs(where: str, value: Any, folder: str) -> tuple[str, ...]:
         if one == "-":
             raise UsageError(f"{where}: inputs: standard input cannot be in a mixture")
         if one.startswith(DATASET):
-            raise UsageError(
-                f"{where}: {one}: prepared datasets cannot be inputs of a mixture yet",
-                hint="name the text files that it was made of",
-            )
+            _check_dataset(f"{where}: inputs: {one}", one.removeprefix(DATASET))
     return tuple(_joined(folder, one) for one in listed)
+
+
+def _check_dataset(where: str, path: str) -> None:
+    if not path or "://" in path:
+        what = "names no folder" if not path else "is not on this machine"
+        raise UsageError(
+            f"{where}: {what}", hint='write inputs = ["dataset:DIR"], DIR as seen from this file'
+        )
 
 
 def _joined(folder: str, name: str) -> str:
     """As seen from here; of a folder's name with brackets in it, no pattern is made."""
+    if name.startswith(DATASET):
+        return DATASET + os.path.join(folder, name.removeprefix(DATASET))
     if "://" in name or os.path.isabs(name) or not folder:
         return name
     has_pattern = glob.has_magic(name) and not os.path.exists(os.path.join(folder, name))

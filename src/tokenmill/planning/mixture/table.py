@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -25,6 +25,17 @@ class MixRow(msgspec.Struct, frozen=True, kw_only=True):
     taken_tokens: int
     epochs: float
     share: float
+    estimated: bool = False  # what there is was not counted: only a part was encoded
+
+
+class KnownAmount(NamedTuple):
+    """What a source has to train on, known before anything is encoded."""
+
+    tokens: int
+    documents: int
+
+    def of(self, unit: str) -> int:
+        return self.tokens if unit == "tokens" else self.documents
 
 
 def mix_rows(mixture: MixSettings, counts: Sequence[MixCounts]) -> list[MixRow]:
@@ -44,6 +55,7 @@ def mix_rows(mixture: MixSettings, counts: Sequence[MixCounts]) -> list[MixRow]:
             taken_tokens=one.taken_tokens,
             epochs=round(taken / max(1, there), 4),
             share=round(one.taken_tokens / max(1, total), 6),
+            estimated=one.estimated,
         )
         rows.append(row)
     return rows
@@ -61,14 +73,18 @@ def manifest_rows(settings: dict[str, Any], sources: Iterable[dict[str, Any]]) -
 
 
 def estimated_rows(
-    mixture: MixSettings, tokens: Sequence[int], documents: Sequence[int]
+    mixture: MixSettings,
+    tokens: Sequence[int],
+    documents: Sequence[int],
+    known: Collection[str] = (),
 ) -> tuple[list[MixRow], list[str]]:
     """What a run would take, if sources have so many tokens and documents to train on; with a
-    warning if the mixture cannot be met then."""
+    warning if the mixture cannot be met then. `known`: sources of which this is no estimate."""
     there = tokens if mixture.unit == "tokens" else documents
     whole = Mixture.of(mixture)
     try:
-        found, warnings = budgets(whole, there, estimated=True), []
+        estimated = any(name not in known for name in mixture.names)
+        found, warnings = budgets(whole, there, estimated=estimated), []
     except UsageError as error:
         warnings = [warning(f"{' '.join(error.message.split())} ({error.hint})")]
         try:
@@ -79,7 +95,9 @@ def estimated_rows(
             Budget(source=name, there=has, amount=amount)
             for name, has, amount in zip(mixture.names, there, amounts, strict=True)
         ]
-    return _rows(mixture, found, tokens, documents), warnings
+    rows = _rows(mixture, found, tokens, documents)
+    marked = [msgspec.structs.replace(row, estimated=row.source not in known) for row in rows]
+    return marked, warnings
 
 
 def _rows(
@@ -103,7 +121,12 @@ def table_lines(rows: Sequence[MixRow], *, estimated: bool = False) -> list[str]
         return []
     head = ("tokens there", "tokens taken", "epochs", "share")
     cells = [
-        (f"{r.there_tokens:,}", f"{r.taken_tokens:,}", f"{r.epochs:.2f}", f"{100 * r.share:.2f} %")
+        (
+            f"{'about ' * r.estimated}{r.there_tokens:,}",
+            f"{r.taken_tokens:,}",
+            f"{r.epochs:.2f}",
+            f"{100 * r.share:.2f} %",
+        )
         for r in rows
     ]
     widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]

@@ -99,7 +99,7 @@ def test_a_source_that_cannot_be_is_refused(
         ("['x', 3]", "source a: inputs: must be a list"),
         ("['x', 'x']", "source a: inputs: x is named twice"),
         ("['-']", "source a: inputs: standard input cannot"),
-        ("['dataset:old']", "source a: dataset:old: prepared datasets cannot be inputs"),
+        ("['dataset:']", "source a: inputs: dataset:: names no folder"),
     ],
 )
 def test_inputs_that_cannot_be_are_refused(tmp_path: Path, inputs: str, message: str) -> None:

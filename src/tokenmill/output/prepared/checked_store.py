@@ -29,19 +29,15 @@ class _Pieces(NamedTuple):
     compared: Flags
 
 
-def damaged(where: str, what: str) -> VerificationError:
-    return VerificationError(
-        f"{where}: {what}, so nothing of it is reused",
-        hint="run the same command again without --reuse: what is done already is kept; "
-        "`tokenmill verify` tells what is damaged",
-    )
-
-
 class CheckedStore(FolderStore):
-    """The files that a manifest names, to be read; what was changed since is an error."""
+    """The files that a manifest names, to be read; what was changed since is an error.
 
-    def __init__(self, path: str, manifest: Manifest) -> None:
+    `consequence` and `advice`: what the error says about it.
+    """
+
+    def __init__(self, path: str, manifest: Manifest, consequence: str, advice: str) -> None:
         super().__init__(path)
+        self.consequence, self.advice = consequence, advice
         self._entries = {entry.path: entry for entry in manifest.files}
         self._firsts: dict[str, int] = {}
         first = 0
@@ -54,13 +50,21 @@ class CheckedStore(FolderStore):
     def __reduce__(self) -> tuple[object, ...]:
         raise TypeError("opened anew in every process")
 
+    def damaged(self, name: str, what: str) -> VerificationError:
+        """The error for a file of the dataset; '': for its folder."""
+        where = self.where(name) if name else self.where()
+        return VerificationError(
+            f"{where}: {what}, so {self.consequence}",
+            hint=f"{self.advice}; `tokenmill verify` tells what is damaged",
+        )
+
     def table(self, name: str) -> bytes:
         """A table of the index that is a single piece: its digest gives its checksum."""
         entry = self._entry(name)
         content = read_range(FolderStore(self.path), name, 0, entry.size)
         digest = xxhash.xxh3_64_intdigest(content).to_bytes(8, "little")
         if checksum_of_digests(digest) != entry.checksum:
-            raise damaged(self.where(name), "was changed (its checksum differs)")
+            raise self.damaged(name, "was changed (its checksum differs)")
         return content
 
     def read(self, name: str, offset: int, length: int) -> bytes:
@@ -77,7 +81,7 @@ class CheckedStore(FolderStore):
 
     def _entry(self, name: str) -> FileEntry:
         if name not in self._entries:
-            raise damaged(self.where(name), "is not in its manifest")
+            raise self.damaged(name, "is not in its manifest")
         return self._entries[name]
 
     @functools.cached_property
@@ -92,7 +96,7 @@ class CheckedStore(FolderStore):
         digests = np.ascontiguousarray(rows[:, 1])
         size = int(ends[-1]) if len(ends) else 0
         if checksum_of_digests(digests.tobytes()) != entry.checksum or size != entry.size:
-            raise damaged(self.where(name), "its pieces are not those of the manifest")
+            raise self.damaged(name, "its pieces are not those of the manifest")
         return _Pieces(ends, digests.tolist(), np.zeros(len(ends), bool))
 
     def _compare(self, name: str, start: int, stop: int) -> None:
@@ -103,14 +107,14 @@ class CheckedStore(FolderStore):
         first = int(np.searchsorted(pieces.ends, start, side="right"))
         last = int(np.searchsorted(pieces.ends, stop, side="left"))
         if last >= len(pieces.ends):
-            raise damaged(self.where(name), "is shorter than its index says")
+            raise self.damaged(name, "is shorter than its index says")
         for piece in range(first, last + 1):
             if pieces.compared[piece]:
                 continue
             begin = int(pieces.ends[piece - 1]) if piece else 0
             end = int(pieces.ends[piece])
             if self._digest(name, begin, end - begin) != pieces.digests[piece]:
-                raise damaged(self.where(name), f"was changed in bytes {begin} to {end - 1}")
+                raise self.damaged(name, f"was changed in bytes {begin} to {end - 1}")
             pieces.compared[piece] = True
 
     def _digest(self, name: str, offset: int, length: int) -> int:
@@ -119,6 +123,6 @@ class CheckedStore(FolderStore):
             for content in super().stream(name, offset, length):
                 digest.update(content)
         except OSError as error:
-            raise damaged(self.where(name), f"cannot be read: {error.strerror or error}") from None
+            raise self.damaged(name, f"cannot be read: {error.strerror or error}") from None
         value: int = digest.intdigest()
         return value

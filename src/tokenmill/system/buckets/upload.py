@@ -1,0 +1,87 @@
+"""One upload in parts: the caller's thread makes the parts, another one sends them.
+
+The library may not be called from within an upload of its own, and what makes the parts may read
+from the same bucket. So the two are apart, and few parts are in memory.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import xxhash
+
+from tokenmill.system.disk import Buffer
+
+WAITING = 1  # buffers that wait to be sent; each of at most 8 MB
+TICK_SECONDS = 0.2
+
+
+class PartsFailed(BaseException):
+    """What gives the parts of a file has failed, not the store."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class _StopError(Exception):
+    """Ends the upload, which is aborted then."""
+
+
+class Upload:
+    """Sends what `send` is called with; `length` and `digest` are of all that was given to it."""
+
+    def __init__(self, put: Callable[[Iterator[Buffer]], Any]) -> None:
+        self._put = put
+        self._queue: queue.Queue[memoryview | type[_StopError] | None] = queue.Queue(WAITING)
+        self._error: BaseException | None = None
+        self.length, self._digest = 0, xxhash.xxh3_128()
+
+    @property
+    def digest(self) -> bytes:
+        return bytes(self._digest.digest())
+
+    def send(self, parts: Iterable[Buffer]) -> None:
+        """Raises PartsFailed for an error of `parts`, else what the library raises."""
+        thread = threading.Thread(target=self._run, name="upload", daemon=True)
+        thread.start()
+        try:
+            for part in parts:
+                view = memoryview(part).cast("B")
+                self.length += view.nbytes
+                self._digest.update(view)
+                if view.nbytes and not self._give(view, thread):
+                    break
+            else:
+                self._give(None, thread)
+        except BaseException as error:
+            self._give(_StopError, thread)
+            thread.join()
+            raise PartsFailed(error) from None
+        thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _give(self, one: memoryview | type[_StopError] | None, thread: threading.Thread) -> bool:
+        """False: nobody sends any more."""
+        while thread.is_alive():
+            try:
+                self._queue.put(one, timeout=TICK_SECONDS)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def _run(self) -> None:
+        try:
+            self._put(self._taken())
+        except BaseException as error:  # a panic of the library is no Exception
+            self._error = error
+
+    def _taken(self) -> Iterator[Buffer]:
+        while (one := self._queue.get()) is not None:
+            if isinstance(one, type):
+                raise _StopError
+            yield one
