@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from reliability.memory_store import MemoryStore
-from tokenmill.errors import RefusedError
+from tokenmill.errors import RefusedError, StorageError
 from tokenmill.output.objects.lease import (
     DriverLease,
     beat_name,
@@ -79,6 +79,24 @@ def test_a_dead_process_of_this_machine_is_not_waited_for(
     store.files[lease_name(DRIVER, 1)] = msgspec.json.encode(holder)
     store.files[beat_name(DRIVER, 1)] = b"7"
     assert DriverLease.take(store, DRIVER).number == 2
+
+
+def test_a_run_of_this_process_that_could_not_say_its_end_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The store did not answer, the run failed, and the next one begins in the same notebook."""
+    monkeypatch.setenv("TOKENMILL_DRIVER_SECONDS", "600")
+    store = MemoryStore()
+    lease = DriverLease.take(store, DRIVER)
+    lease.begin_beating()
+    monkeypatch.setattr(lease, "_beat", _no_answer)
+    lease.release()
+    assert store.files[beat_name(DRIVER, 1)] == b"0"
+    assert DriverLease.take(store, DRIVER).number == 2
+
+
+def _no_answer(content: bytes) -> None:
+    raise StorageError("the store does not answer")
 
 
 def test_a_living_process_of_this_machine_is_named(tmp_path: Path) -> None:

@@ -30,6 +30,10 @@ BEATS = 12  # heartbeats in that time
 LOOK_SECONDS = 0.5
 ENDED = b"ended"
 
+# The leases whose coordinators are at work in this process. One of this process that is not here
+# has ended, even if it could not say so because the store did not answer.
+_held: set[str] = set()
+
 
 def dead_seconds() -> float:
     """Tests shorten it."""
@@ -56,6 +60,7 @@ class DriverLease:
         holder = {**this_process(), "key": os.urandom(16).hex()}
         lease = cls(store, folder, number, msgspec.json.encode(holder))
         create_once(store, lease_name(folder, number), lease._content)
+        _held.add(lease._content.decode())
         return lease
 
     def check(self) -> None:
@@ -99,6 +104,7 @@ class DriverLease:
     def release(self) -> None:
         """The lease stays: a slow coordinator must find one that is higher than its own. But the
         next one need not wait."""
+        _held.discard(self._content.decode())
         if self.stop_beating():
             with contextlib.suppress(OSError, StorageError, RefusedError):
                 if self._store.size(lease_name(self._folder, self.number)) is not None:
@@ -123,11 +129,13 @@ def _boot_id() -> str:
     return ""
 
 
-def _is_gone(holder: dict[str, Any]) -> bool:
-    """Whether a process of this machine has ended for sure."""
+def _is_gone(content: bytes, holder: dict[str, Any]) -> bool:
+    """Whether a coordinator of this machine has ended for sure."""
     here = this_process()
     if not here["boot"] or any(holder.get(key) != here[key] for key in ("host", "boot")):
         return False
+    if all(holder.get(key) == here[key] for key in ("process", "started")):
+        return content.decode() not in _held
     stat = read_stat(int(holder["process"]))
     return stat is None or stat.started != holder.get("started")
 
@@ -137,8 +145,9 @@ def _refuse_alive(
 ) -> None:
     """Waits until the holder of a lease is known to be alive or dead; refuses if it is alive."""
     try:
-        holder = msgspec.json.decode(read_small(store, lease_name(folder, number)), type=dict)
-        gone = _is_gone(holder)
+        content = read_small(store, lease_name(folder, number))
+        holder = msgspec.json.decode(content, type=dict)
+        gone = _is_gone(content, holder)
     except (FileNotFoundError, msgspec.DecodeError, ValueError, KeyError):
         return
     first = read_beat(store, folder, number)
