@@ -94,7 +94,7 @@ constraints:
 # Write the parts of docs/ that are made from the source: options, keywords, errors.
 docs: $(VENV)/.installed-dev
 	$(BIN)/python scripts/option_page.py > docs/options.md
-	TOKENMILL_WRITE_DOCS=1 $(BIN)/python -m pytest -q tests/unit/test_api.py tests/unit/test_messages.py -k page
+	TOKENMILL_WRITE_DOCS=1 $(BIN)/python -m pytest -q tests/unit/api/test_functions.py tests/unit/test_messages.py -k page
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

@@ -17,7 +17,8 @@ from tokenmill.errors import TokenmillError
 from tokenmill.modules import pickle_package_by_name
 
 if TYPE_CHECKING:
-    from tokenmill.api import (
+    from tokenmill.api.display import PlanReport
+    from tokenmill.api.functions import (
         adopt,
         download,
         export,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from tokenmill.dataset.loader import Dataset
     from tokenmill.dataset.provenance import RowView
     from tokenmill.dataset.verification import Report
-    from tokenmill.display import PlanReport
     from tokenmill.doctor.pickling import PickleReport, explain_pickle
     from tokenmill.output.result import Result
     from tokenmill.pipeline import DownloadReport
@@ -74,7 +74,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "tokenmill.api": {
+    "tokenmill.api.functions": {
         "adopt",
         "download",
         "export",
@@ -94,7 +94,7 @@ _HOMES = {
     "tokenmill.dataset.loader": {"Dataset"},
     "tokenmill.dataset.provenance": {"RowView"},
     "tokenmill.dataset.verification": {"Report"},
-    "tokenmill.display": {"PlanReport"},
+    "tokenmill.api.display": {"PlanReport"},
     "tokenmill.doctor.pickling": {"PickleReport", "explain_pickle"},
     "tokenmill.output.result": {"Result"},
     "tokenmill.pipeline": {"DownloadReport"},

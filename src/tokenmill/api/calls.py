@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tokenmill.display import PlanReport
+    from tokenmill.api.display import PlanReport
     from tokenmill.output.result import Result
     from tokenmill.pipeline import DownloadReport
 
@@ -18,7 +18,8 @@ def fineweb(options: dict[str, Any]) -> Result:
 
 def prepare(options: dict[str, Any]) -> Result:
     """`options`: all arguments of `prepare` by name."""
-    from tokenmill import display, pipeline
+    from tokenmill import pipeline
+    from tokenmill.api import display
 
     inputs, output, shown = _taken(options)
     result = display.shown_run(
@@ -31,7 +32,8 @@ def prepare(options: dict[str, Any]) -> Result:
 
 
 def plan(options: dict[str, Any]) -> PlanReport:
-    from tokenmill import display, pipeline
+    from tokenmill import pipeline
+    from tokenmill.api import display
 
     inputs, output, shown = _taken(options)
     probe = options.pop("probe")
@@ -43,7 +45,8 @@ def plan(options: dict[str, Any]) -> PlanReport:
 
 
 def download(options: dict[str, Any]) -> DownloadReport:
-    from tokenmill import display, pipeline
+    from tokenmill import pipeline
+    from tokenmill.api import display
 
     inputs, output, shown = _taken(options)
     report = display.shown_run(
@@ -61,7 +64,8 @@ def _taken(options: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
 
 
 def finish(options: dict[str, Any]) -> Result:
-    from tokenmill import display, finishing
+    from tokenmill import finishing
+    from tokenmill.api import display
 
     shown = {name: options.pop(name, None) for name in ("quiet", "observer", "on_plan")}
     result = display.shown_run(

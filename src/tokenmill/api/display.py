@@ -17,11 +17,11 @@ import click
 import msgspec
 
 from tokenmill.amounts import counted, show_bytes, show_duration
+from tokenmill.api.keywords import in_keywords
 from tokenmill.cli import reports, summary
 from tokenmill.cli.progress import LiveProgress, PlainProgress, Rates
 from tokenmill.engines.observer import Observer, Snapshot
 from tokenmill.errors import printable, safe
-from tokenmill.keywords import in_keywords
 from tokenmill.output.result import Result
 from tokenmill.pipeline import DownloadReport
 from tokenmill.planning.estimate import Estimate

@@ -11,16 +11,16 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tokenmill import calls
-from tokenmill.keywords import in_python
+from tokenmill.api import calls
+from tokenmill.api.keywords import in_python
 
 if TYPE_CHECKING:
+    from tokenmill.api.display import PlanReport
     from tokenmill.dataset.deep.comparison import DeepReport
     from tokenmill.dataset.inspection import DocumentView, Summary
     from tokenmill.dataset.loader import Dataset
     from tokenmill.dataset.provenance import RowView
     from tokenmill.dataset.verification import Report
-    from tokenmill.display import PlanReport
     from tokenmill.engines.observer import Observer
     from tokenmill.output.result import Result
     from tokenmill.pipeline import DownloadReport
@@ -322,7 +322,8 @@ def export(
     >>> tokenmill.export("out", "out-megatron", format="megatron")
     """
     options = {**locals()}
-    from tokenmill import display, pipeline
+    from tokenmill import pipeline
+    from tokenmill.api import display
 
     for given in ("directory", "output", "quiet", "observer"):
         options.pop(given)
@@ -372,7 +373,7 @@ def adopt(
 
     >>> tokenmill.adopt("nanoGPT/data/openwebtext", format="nanogpt")
     """
-    from tokenmill import display
+    from tokenmill.api import display
     from tokenmill.dataset.adopt import adopt as import_files
 
     result = import_files(

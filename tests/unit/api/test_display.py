@@ -12,7 +12,7 @@ import pytest
 from support.inputs import write_parquet
 
 import tokenmill
-from tokenmill import display
+from tokenmill.api import display
 from tokenmill.engines.observer import Observer, Snapshot
 from tokenmill.errors import TokenmillError
 

@@ -17,10 +17,11 @@ import pytest
 from support.inputs import ROOT, write_parquet
 
 import tokenmill
-from tokenmill import api, settings
+from tokenmill import settings
+from tokenmill.api import functions as api
+from tokenmill.api.keywords import MEANT, SENTENCES, in_keywords, sentence
 from tokenmill.cli.main import cli
 from tokenmill.errors import TokenmillError, UnknownKeywordError, UsageError
-from tokenmill.keywords import MEANT, SENTENCES, in_keywords, sentence
 from tokenmill.planning.options import Options
 
 FUNCTIONS = (
