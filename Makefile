@@ -62,8 +62,8 @@ test-all: test test-long
 
 test-long: $(VENV)/.installed-dev
 	export HYPOTHESIS_PROFILE=all; $(PYTEST) tests/long $(call again,tests/long)
-	export HYPOTHESIS_PROFILE=all; $(PYTEST) -m hypothesis tests/unit tests/process \
-	  $(call again,-m hypothesis tests/unit tests/process)
+	export HYPOTHESIS_PROFILE=all; $(PYTEST) -m "hypothesis or long" tests/unit tests/process \
+	  $(call again,-m "hypothesis or long" tests/unit tests/process)
 
 # The unit tests once more, with the lines that they run counted. Whether a test passes is not asked
 # here: coverage itself imports what one forbids.

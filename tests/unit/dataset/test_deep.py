@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from support.cases import quick
 from support.deep import moved, reseal, sources, write_tokens  # noqa: F401
 from support.inputs import write_jsonl
 
@@ -30,7 +31,9 @@ RULES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module", params=RULES, ids=str)
+@pytest.fixture(
+    scope="module", params=quick(RULES, "fraction", "tokens", "shard-document"), ids=str
+)
 def made(
     request: pytest.FixtureRequest, sources: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.cases import quick
 from support.deep import reseal, sources, write_tokens  # noqa: F401
 from support.inputs import write_jsonl
 
@@ -35,7 +36,7 @@ def shuffled(sources: Path, out: Path, **options: Any) -> Path:
     return out
 
 
-@pytest.fixture(scope="module", params=RULES, ids=str)
+@pytest.fixture(scope="module", params=quick(RULES, "fraction", "shard", "limited"), ids=str)
 def made(
     request: pytest.FixtureRequest, sources: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
@@ -206,7 +207,9 @@ def test_another_seed_is_another_order(dataset: Path) -> None:
     assert "order" in {p.kind for p in tokenmill.verify_deep(dataset, sample="all").problems}
 
 
-@pytest.mark.parametrize("name", [*FORMATS, "llmc,mds,parquet"])
+@pytest.mark.parametrize(
+    "name", quick([*FORMATS, "llmc,mds,parquet"], "megatron", "mds", "hf", "llmc,mds,parquet")
+)
 def test_every_format(name: str, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for number in range(2):

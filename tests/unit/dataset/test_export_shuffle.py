@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import shuffled as twin
+from support.cases import quick
 from support.deep import reseal
 from support.inputs import sample_texts, write_jsonl, write_parquet
 
@@ -51,7 +52,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [a, b]
 
 
-@pytest.fixture(scope="module", params=RULES, ids=str)
+@pytest.fixture(
+    scope="module", params=quick(RULES, "fraction", "tail", "framed", "limited"), ids=str
+)
 def made(
     request: pytest.FixtureRequest, files: list[Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import reference
+from support.cases import quick
 from support.deep import reseal, sources  # noqa: F401
 from support.inputs import ROOT, write_jsonl
 
@@ -28,7 +29,7 @@ RULES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module", params=RULES, ids=str)
+@pytest.fixture(scope="module", params=quick(RULES, "fraction", "shards"), ids=str)
 def made(
     request: pytest.FixtureRequest, sources: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:

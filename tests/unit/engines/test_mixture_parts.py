@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support import mixed, reference
+from support.cases import quick
 from support.inputs import sample_texts, write_jsonl, write_parquet
 
 import tokenmill
@@ -78,12 +79,15 @@ def dataset_bytes(output: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"shuffle": False},
-        {"drop_empty": True, "min_tokens": 90, "max_tokens": 300},
-        {"min_tokens": 8},  # empty documents are too short, and counted as empty
-    ],
+    quick(
+        [
+            {"drop_empty": True, "min_tokens": 90, "max_tokens": 300},
+            {"shuffle": False},
+            {},
+            {"min_tokens": 8},  # empty documents are too short, and counted as empty
+        ],
+        first=2,
+    ),
     ids=str,
 )
 def test_the_result_is_the_same_as_if_all_had_been_encoded(
@@ -141,7 +145,7 @@ def test_a_tenth_of_a_source_costs_less_than_a_fifth_of_the_encoding(tmp_path: P
     assert json.loads((tmp_path / "o/run.json").read_text())["encoded_bytes"] < 0.2 * text
 
 
-@pytest.mark.parametrize("unit", [0, 1, 2])
+@pytest.mark.parametrize("unit", quick([0, 1, 2], 1))
 def test_a_job_that_stops_in_any_pass_is_resumed_with_the_same_bounds(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: int
 ) -> None:

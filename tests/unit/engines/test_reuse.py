@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.cases import quick
 from support.inputs import sample_texts, write_arrow, write_jsonl, write_parquet
 
 import tokenmill
@@ -102,19 +103,22 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"val": "docs:7", "seed": 5, "eot": "prepend"},
-        {"val": "none", "format": "llmc", "shard_tokens": 5000, "cut": "document"},
-        {"val": 0.3, "format": "megatron", "bos_token": 50256},
-        {"val": "shard", "format": "llmc", "shard_tokens": 3000},
-        {"val": "tail:0.3", "format": "mds,parquet", "shard_tokens": 4000},
-        {"format": "hf", "eot": "none", "dtype": "uint32"},
-        {"format": "litdata", "shard_tokens": 4000},
-        {"format": "olmo", "drop_empty": True},
-        {"limit_docs": 31},
-        {"limit_tokens": 9000},
-        {"min_tokens": 20, "max_tokens": 400},
-    ],
+    quick(
+        [
+            {"val": "docs:7", "seed": 5, "eot": "prepend"},
+            {"val": "none", "format": "llmc", "shard_tokens": 5000, "cut": "document"},
+            {"val": 0.3, "format": "megatron", "bos_token": 50256},
+            {"val": "shard", "format": "llmc", "shard_tokens": 3000},
+            {"val": "tail:0.3", "format": "mds,parquet", "shard_tokens": 4000},
+            {"format": "hf", "eot": "none", "dtype": "uint32"},
+            {"format": "litdata", "shard_tokens": 4000},
+            {"format": "olmo", "drop_empty": True},
+            {"limit_docs": 31},
+            {"limit_tokens": 9000},
+            {"min_tokens": 20, "max_tokens": 400},
+        ],
+        first=5,
+    ),
     ids=str,
 )
 def test_settings_that_are_not_about_the_text_may_differ(
@@ -142,7 +146,7 @@ def test_what_export_made_serves(tmp_path: Path, grown: Grown) -> None:
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.zst", "a.parquet", "a.txt"])
+@pytest.mark.parametrize("name", quick(["a.jsonl.zst", "a.parquet", "a.jsonl", "a.txt"], first=2))
 def test_many_segments_with_giants_in_pieces(tmp_path: Path, grown: Grown, name: str) -> None:
     giant = " ".join(f"word number {i}" for i in range(3000))
     texts = [*TEXTS[:70], giant, *TEXTS[70:], giant[:30_000]]

@@ -129,6 +129,7 @@ def test_bad_rows_of_csv_are_named_by_row_and_line(tmp_path: Path) -> None:
     assert tokenmill.verify_deep(tmp_path / "o", sample="all").ok
 
 
+@pytest.mark.long
 def test_a_quote_that_is_never_closed_takes_no_more_memory_than_there_is(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_bytes(b'text\n"open\n' + b"x" * 100 + b"\n" * 20_000_000)

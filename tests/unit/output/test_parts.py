@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.cases import quick
 from support.parts import JOBS, job_of, write_inputs
 
 import tokenmill
@@ -49,7 +50,7 @@ def finish(output: Path) -> Any:
     return finishing.finish(output, workers=0)
 
 
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("job", quick(JOBS, "llmc", "mds", "mixed"))
 def test_parts_in_random_order_give_the_bytes_of_one_run(
     job: str, inputs: list[Path], tmp_path: Path
 ) -> None:

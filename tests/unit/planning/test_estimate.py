@@ -10,6 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from support import reference
+from support.cases import quick
 from support.estimate import estimate
 from support.inputs import SAMPLES, write_jsonl
 
@@ -33,13 +34,16 @@ def write_counted(path: Path, texts: list[str], counts: list[int | None]) -> Pat
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"val": "none", "eot": "none"},
-        {"drop_empty": True},
-        {"format": "llmc", "shard_tokens": "500k"},
-        {"format": "llmc", "shard_tokens": "500k", "val": "none", "tokenizer": "r50k_base"},
-    ],
+    quick(
+        [
+            {"drop_empty": True},
+            {"format": "llmc", "shard_tokens": "500k", "val": "none", "tokenizer": "r50k_base"},
+            {},
+            {"val": "none", "eot": "none"},
+            {"format": "llmc", "shard_tokens": "500k"},
+        ],
+        first=2,
+    ),
 )
 def test_token_count_gives_the_number_of_the_real_run(
     options: dict[str, Any], tmp_path: Path, texts: list[str]

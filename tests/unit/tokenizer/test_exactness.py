@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import reference
+from support.cases import quick
 from support.commands import token_bytes
 from support.exactness import (
     FAST,
@@ -38,7 +39,7 @@ def assert_equal(encoder: ExactEncoder, codec: object, texts: list[str]) -> None
 
 
 @pytest.mark.parametrize("name", FAST)
-@pytest.mark.parametrize("format", ["nanogpt", "llmc"])
+@pytest.mark.parametrize("format", quick(["nanogpt", "llmc"], "llmc"))
 def test_bytes_equal_the_slow_twin(
     name: str, format: str, inputs: list[Path], tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tiktoken
 from support import reference
+from support.cases import quick
 from support.inputs import sample_texts
 from support.portable import (
     PICKLERS,
@@ -184,7 +185,7 @@ SPECIAL_CASES: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("options", SPECIAL_CASES, ids=str)
+@pytest.mark.parametrize("options", quick(SPECIAL_CASES, first=6), ids=str)
 def test_special_tokens_in_text_behave_as_in_tiktoken(options: dict[str, Any]) -> None:
     tok, enc = Tokenizer("cl100k_base"), reference.encoding("cl100k_base")
     random.seed(1)
