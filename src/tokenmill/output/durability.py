@@ -124,6 +124,11 @@ class FileSync:
         self._files = workspace.open_files()
         self._known_files: set[str] = set()
 
+    def watch(self, files: set[str]) -> None:
+        """Workers of this host have written to these files."""
+        for file in files:
+            self._files.watch(file)
+
     def sync(self, files: set[str]) -> None:
         for file in sorted(files):
             self._files.sync(file)
@@ -238,6 +243,10 @@ class UnitLog:
         (self._elsewhere.discard if here else self._elsewhere.add)(record.unit)
         self._waiting_bytes += sum(piece.length for piece in record.pieces)
         self.encoded_units += 1
+        if here and self.run.workers > 0 and self.run.sync_seconds > 0:
+            # Its worker may meet an error in its sync, and be killed before it can tell.
+            # In the syncer's thread, which has the files to itself.
+            self._syncer.submit(self._file_sync.watch, {piece.file for piece in record.pieces})
 
     def _name_of(self, unit: UnitId) -> str:
         sources = self.plan.sources

@@ -288,6 +288,11 @@ class PlacedFolder(FolderStore, PlacedStore):
                     steps.disk.ftruncate(fd, length)
                 raise
 
+    def watch(self, name: str) -> None:
+        """Linux tells an error of writing once to everyone who had the file open, and never to
+        those who open it later."""
+        self._fd(name)
+
     def sync(self, name: str) -> None:
         fd = self._fd(name)
         with explained("sync", self.path / name, os.fstat(fd).st_size):

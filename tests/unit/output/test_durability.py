@@ -174,6 +174,47 @@ def test_a_sync_that_fails_is_reported_as_failed(
     assert told == []
 
 
+class ErrorsToldOnce:
+    """Files as Linux has them: an error of writing is told once to everyone who had the file open
+    when it came, and never to those who open it later."""
+
+    def __init__(self) -> None:
+        self.errors: dict[str, int] = {}
+        self.seen: dict[str, int] = {}
+
+    def fail(self, name: str) -> None:
+        self.errors[name] = self.errors.get(name, 0) + 1
+
+    def watch(self, name: str) -> None:
+        self.seen.setdefault(name, self.errors.get(name, 0))
+
+    def sync(self, name: str) -> None:
+        self.watch(name)
+        before, self.seen[name] = self.seen[name], self.errors.get(name, 0)
+        if before != self.seen[name]:
+            raise StorageError(f"{name}: could not be synced")
+
+    def sync_names(self, folder: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def test_an_error_that_a_killed_worker_could_not_tell_is_told_by_the_next_sync(
+    scene: Scene,
+) -> None:
+    disk = ErrorsToldOnce()
+    scene.books._file_sync._files = disk
+    unit = scene.write(1)
+    scene.books._syncer.submit(lambda: None).result()  # what was asked of it before is done
+    disk.fail("tokens-1")  # the worker's own sync is told of it, and the worker is killed
+    scene.books.orphaned([unit])
+    with pytest.raises(StorageError, match="tokens-1: could not be synced"):
+        scene.books.sync_now()
+    assert scene.books.ledger.all_units() == []
+
+
 def _never(error: BaseException) -> None:
     raise error
 

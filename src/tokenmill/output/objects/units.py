@@ -121,6 +121,9 @@ class ObjectFiles(JobFiles):
     def truncate(self, name: str, size: int) -> None:
         """Nothing is ever behind a file."""
 
+    def watch(self, name: str) -> None:
+        """An error is told to the one who writes, at once."""
+
     def sync(self, name: str) -> None:
         """What is there is durable."""
 
