@@ -207,7 +207,7 @@ def _quiet_ends(found: Postmortem) -> list[str]:
 
 
 def _is_worker(one: WatchedProcess, found: Postmortem) -> bool:
-    """Of a pool: forked, and so named as the command, or started to be one."""
+    """Whether a process is a worker of a pool: a fork has the name of its command."""
     if "resource_tracker" in one.command:
         return False
     forked = bool(found.seen) and one.command == found.seen[0].command

@@ -170,7 +170,7 @@ class Dispatch:
 
     @property
     def stats(self) -> Counter[str]:
-        """Of the encoders of all workers, also of those that are gone."""
+        """What the encoders of all workers did, dead workers included."""
         total = Counter(self._past_stats)
         for state in self.workers.values():
             total.update(state.stats)

@@ -162,7 +162,7 @@ def _sample(prepared: Proposal, here: Plan, seconds: float) -> Sample:
 
 
 def _at_hand(plan: Plan) -> Plan:
-    """Of the sources those that can be looked into: local ones, and what was downloaded before."""
+    """The sources that can be read now: local files, and files that were downloaded before."""
     here = []
     for source in plan.sources:
         if source.remote is None:
@@ -179,7 +179,7 @@ def _at_hand(plan: Plan) -> Plan:
 
 
 def typical_sample(plan: Plan) -> Sample:
-    """Of inputs none of which is here yet: what such files usually hold. No speed."""
+    """Without any input at hand: what files of this kind usually hold. No speed."""
     sample = Sample()
     for source in plan.sources:
         text, tokens = typical_of(source)

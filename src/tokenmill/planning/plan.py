@@ -43,7 +43,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def work_fingerprint(self) -> str:
-        """Of what decides how inputs are encoded: the amounts of a mixture may still change."""
+        """Covers what decides how inputs are encoded. The amounts of a mixture may still change."""
         return work_fingerprint(self.to_dict())
 
     @property

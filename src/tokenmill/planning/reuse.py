@@ -132,7 +132,7 @@ def _other_text(
 
 
 def _not_proven_same(source: Source, then: int | None) -> str:
-    """Of a large file only parts are hashed: its time must be the same, too."""
+    """Only parts of a large file are hashed, so its time must be the same, too."""
     if not source.fingerprint.startswith(SAMPLED) or then == source.mtime_ns:
         return ""
     if then is None:

@@ -212,7 +212,7 @@ def _beginning(batch: Batch, size: int) -> Batch:
 
 
 def _speed(timed: list[tuple[int, float]]) -> float:
-    """Of the later half: the encoder's cache of words is cold at first, and warm for long."""
+    """The speed of the later half: the encoder's cache of words is cold only at first."""
     later = timed[len(timed) // 2 :] if len(timed) >= 4 else timed
     return sum(size for size, _ in later) / max(1e-6, sum(seconds for _, seconds in later))
 
