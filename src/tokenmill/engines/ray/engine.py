@@ -70,6 +70,7 @@ class RayEngine:
             while not self._finished():
                 self._wait()
                 self.run.keep_up()
+                self.cluster.refuse_headless()
                 if time.monotonic() - self.looked > GROW_SECONDS:
                     self._grow()
                 self.run.report()
