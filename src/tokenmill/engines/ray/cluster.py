@@ -9,13 +9,14 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import metadata
 from typing import Any
 
 import msgspec
 
 from tokenmill.errors import RefusedError, TokenmillError, UsageError, WorkerError
+from tokenmill.tokens.counts import Counts
 
 PORT_SECONDS = 5.0  # until a port must answer
 INIT_SECONDS = 18.0  # until Ray must; a dead address is told within 20 s
@@ -23,6 +24,7 @@ LOOK_SECONDS = 1.0  # between looks at the nodes
 # Without a head, Ray ends the process by itself after 60 s, with a stack trace.
 SILENT_SECONDS = 20.0
 SHUTDOWN_SECONDS = 5.0
+ACTOR_BYTES = 150_000_000  # of the actor's own process, beside its worker
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PACKAGES = ("tokenmill", "gigatoken", "tokenizers", "tiktoken", "sentencepiece", "pyarrow")
 
@@ -44,6 +46,30 @@ class Node(msgspec.Struct, frozen=True):
         return min(self.cores, self.memory // memory)
 
 
+class NodeFigures(msgspec.Struct):
+    """What was done on a node, for run.json."""
+
+    node: str
+    host: str
+    workers: int = 0  # that were started on it
+    units: int = 0
+    tokens: int = 0
+    text_bytes: int = 0
+    files: int = 0  # made of units, or ranges of files
+    file_bytes: int = 0
+    died: int = 0  # worker processes
+    lost: int = 0  # actors: preempted, or gone with the node
+
+    def note_unit(self, counts: Counts) -> None:
+        self.units += 1
+        self.tokens += counts.tokens
+        self.text_bytes += counts.text_bytes
+
+    def note_file(self, pieces: Iterable[int]) -> None:
+        self.files += 1
+        self.file_bytes += sum(pieces)
+
+
 class RayCluster:
     """A cluster that this process is connected to.
 
@@ -51,14 +77,24 @@ class RayCluster:
     the nodes. The driver reads what that thread has found last.
     """
 
-    def __init__(self, ray: Any) -> None:
-        self.ray = ray
+    def __init__(self, ray: Any, worker_bytes: int) -> None:
+        """`worker_bytes`: a worker's share of the memory."""
+        self.ray, self.actor_bytes = ray, worker_bytes + ACTOR_BYTES
         self.actors: list[Any] = []  # that an earlier run has started, and that are free
         self.nodes: list[Node] = []
+        self.figures: dict[str, NodeFigures] = {}
         self._heard, self._known = time.monotonic(), threading.Event()
         self._stop = threading.Event()
         threading.Thread(target=self._look, daemon=True).start()
         self._known.wait(SILENT_SECONDS)
+
+    @property
+    def room(self) -> int:
+        """How many actors all nodes can hold that are alive now."""
+        return sum(node.room(self.actor_bytes) for node in self.nodes)
+
+    def figures_of(self, node: str, host: str = "") -> NodeFigures:
+        return self.figures.setdefault(node, NodeFigures(node, host))
 
     @property
     def headless(self) -> bool:
@@ -99,7 +135,7 @@ def connected() -> RayCluster:
 
 
 @contextlib.contextmanager
-def connection(address: str) -> Iterator[RayCluster]:
+def connection(address: str, worker_bytes: int) -> Iterator[RayCluster]:
     """A cluster by its address; without one, that of this process, or a new one on this machine,
     which ends with this."""
     global _connected
@@ -113,7 +149,7 @@ def connection(address: str) -> Iterator[RayCluster]:
     if ours:
         _connect(ray, address)
         _restore_handlers()
-    cluster = _connected = RayCluster(ray)
+    cluster = _connected = RayCluster(ray, worker_bytes)
     try:
         yield cluster
     finally:
