@@ -5,13 +5,14 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import queue
 import signal
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,6 +22,7 @@ from tokenmill.tokens.counts import Counts
 PORT_SECONDS = 5.0  # until a port must answer
 INIT_SECONDS = 18.0  # until Ray must; a dead address is told within 20 s
 LOOK_SECONDS = 1.0  # between looks at the nodes
+ASK_SECONDS = 0.2  # between looks at signals while the head is asked
 # Without a head, Ray ends the process by itself after 60 s, with a stack trace.
 SILENT_SECONDS = 20.0
 SHUTDOWN_SECONDS = 5.0
@@ -32,6 +34,9 @@ PACKAGES = ("tokenmill", "gigatoken", "tokenizers", "tiktoken", "sentencepiece",
 def versions() -> dict[str, str]:
     """Of what decides which tokens a text becomes."""
     return {name: metadata.version(name) for name in PACKAGES}
+
+
+Answer = TypeVar("Answer")
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -107,6 +112,28 @@ class RayCluster:
                 f"the head of the Ray cluster has not answered for {SILENT_SECONDS:.0f} s",
                 hint="finished work is kept: start the cluster again and run the same command",
             )
+
+    def ask(self, call: Callable[[], Answer], check_interrupt: Callable[[], None]) -> Answer:
+        """A call that waits for the head, in a thread that may be left behind."""
+        answers: queue.SimpleQueue[Answer | BaseException] = queue.SimpleQueue()
+
+        def carry_out() -> None:
+            try:
+                answers.put(call())
+            except BaseException as error:
+                answers.put(error)
+
+        threading.Thread(target=carry_out, daemon=True).start()
+        while True:
+            try:
+                answer = answers.get(timeout=ASK_SECONDS)
+            except queue.Empty:
+                check_interrupt()
+                self.refuse_headless()
+                continue
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
 
     def close(self) -> None:
         self._stop.set()

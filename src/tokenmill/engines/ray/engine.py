@@ -213,12 +213,13 @@ class RayEngine:
 
     def _start_actor(self) -> Any:
         remote = self.ray.remote(WorkerHolder)
-        return remote.options(
+        chosen = remote.options(
             num_cpus=1,
             memory=self.cluster.actor_bytes,
             max_restarts=0,
             scheduling_strategy="SPREAD",
-        ).remote()
+        )
+        return self.cluster.ask(chosen.remote, self.run.check_interrupt)
 
     def _tell_workers(self) -> None:
         nodes = [actor.node for actor in self.actors if actor.begun]
@@ -265,7 +266,7 @@ class RayEngine:
         """The actor itself is gone. Another is started where there is a core for it."""
         self._leave(actor, LOST)
         self.actors.remove(actor)
-        self._end(actor)
+        self.cluster.ask(lambda: self._end(actor), self.run.check_interrupt)
         if actor.begun:
             self.cluster.figures_of(actor.node).lost += 1
             self.run.log.add(events.WorkerLost(actor.host))
