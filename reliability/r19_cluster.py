@@ -4,6 +4,7 @@ parts that run twice, at once, out of order, and are killed. The bytes are those
 from __future__ import annotations
 
 import contextlib
+import json
 import multiprocessing
 import os
 import random
@@ -232,8 +233,9 @@ def ray_case(case: str, folder: Path, rng: random.Random) -> None:
                         rng.choice(alive).kill()
                     time.sleep(rng.random())
             elif case == "nodes":
-                nodes.cluster.remove_node(nodes.others.pop(), allow_graceful=False)
-                nodes.others.append(nodes.cluster.add_node(num_cpus=1))
+                for _ in range(2):
+                    nodes.cluster.remove_node(nodes.others.pop(0), allow_graceful=False)
+                    nodes.others.append(nodes.cluster.add_node(num_cpus=1))
             elif case == "driver":
                 process.send_signal(signal.SIGKILL)
             elif case == "stopped":
@@ -243,12 +245,16 @@ def ray_case(case: str, folder: Path, rng: random.Random) -> None:
             code, told = ended(process)
             if case in ENDS and code not in (0, 4):
                 assert (code, TOLD.get(case, "") in told) == (ENDS[case], True), (code, told)
+                assert not (output / "manifest.json").exists(), "a reader sees half a dataset"
+                recorded = len(list((output / ".tokenmill/records").glob("*")))
                 if case == "head":
                     nodes.close()
                     nodes = Nodes()
                 else:
                     nodes.cluster.remove_node(nodes.others.pop(), allow_graceful=False)
                 code, _ = ended(start_job(*again, nodes.cluster.address))
+                done = json.loads((output / "run.json").read_text())
+                assert done["units_resumed"] >= recorded, "recorded units were done again"
             assert code == 4, f"{job} ended with {code}"  # a row is quarantined
             compare(output, wanted)
     finally:

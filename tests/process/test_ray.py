@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -14,7 +15,7 @@ import pytest
 
 from reliability.corpus import dataset_bytes
 from reliability.r19_cluster import KNOBS, expected, options_of, write_corpus
-from tokenmill import pipeline
+from tokenmill import finishing, pipeline
 from tokenmill.engines.hunt import DeathCount
 from tokenmill.engines.ray.cluster import ACTOR_BYTES, Node, NodeFigures, RayCluster
 from tokenmill.errors import RefusedError, UsageError, WorkerError
@@ -37,8 +38,7 @@ ray.shutdown()
 def test_a_cluster_prepares_and_exports_what_one_machine_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under a minute of other work: datatrove's Ray executor ends with a warning and exit code 0
-    when tasks are missing; here the bytes are compared."""
+    """Bytes, manifest and index; and run.json has figures for each node."""
     for name, value in KNOBS.items():
         monkeypatch.setenv(f"TOKENMILL_{name}", value)
     write_corpus(tmp_path / "in", 5, 2)
@@ -97,6 +97,23 @@ def test_a_lost_node_counts_against_no_unit() -> None:
     deaths.add("fault")
     deaths.add("fault")
     assert deaths.too_many
+
+
+def test_a_shared_folder_needs_no_lock_of_its_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NeMo Curator's resume hangs on NFS."""
+
+    def hangs(*_: object) -> None:
+        raise AssertionError("a lock of the file system")
+
+    monkeypatch.setattr(fcntl, "flock", hangs)
+    monkeypatch.setattr(fcntl, "lockf", hangs)
+    write_corpus(tmp_path / "in", 2, 1)
+    inputs, options = options_of("llmc", tmp_path / "in")
+    pipeline.prepare(inputs, tmp_path / "out", part="0/1", workers=0, **options)
+    finishing.finish(tmp_path / "out", workers=0)
+    assert (tmp_path / "out/manifest.json").exists()
 
 
 class FakeRay:
