@@ -43,7 +43,7 @@ from tokenmill.planning.options import Options
 from tokenmill.planning.plan import Plan
 from tokenmill.planning.sorted_inputs import sorted_warnings, units_as_parts
 from tokenmill.settings import RunSettings
-from tokenmill.system.memory import Budget
+from tokenmill.system.memory import Budget, worker_share
 from tokenmill.system.store import Place
 from tokenmill.tokens.counts import State
 
@@ -187,6 +187,8 @@ def _commit(run: PlanRun, final: State, workspace: WorkArea, record: dict[str, A
     if others:
         record["seconds_making"] = round(time.monotonic() - began, 3)
     record |= {"timeline": run.log.timeline, "retries": run.snapshot.retries}
+    if run.settings.engine == "ray":
+        record |= {"preemptions": run.snapshot.preemptions, "nodes": cluster_figures()}
     return manifest
 
 
@@ -256,8 +258,15 @@ def on_cluster(run: RunSettings) -> Iterator[None]:
         return
     from tokenmill.engines.ray.cluster import connection
 
-    with connection(run.ray_address):
+    with connection(run.ray_address, worker_share(run.memory, run.workers)):
         yield
+
+
+def cluster_figures() -> list[dict[str, Any]]:
+    """For run.json: what each node of the cluster did."""
+    from tokenmill.engines.ray.cluster import connected
+
+    return [msgspec.to_builtins(one) for one in connected().figures.values()]
 
 
 def start_engine(wanted: Options, output: Place) -> None:

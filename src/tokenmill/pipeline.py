@@ -47,7 +47,7 @@ from tokenmill.planning.mixture.bounds import first_bounds
 from tokenmill.planning.mixture.inputs import FindDataset
 from tokenmill.planning.needs import disk_warning, refuse_if_offline
 from tokenmill.planning.options import Options, make_options, plan_settings
-from tokenmill.settings import PlanSettings, RunSettings, patient, timer_knobs
+from tokenmill.settings import Engine, PlanSettings, RunSettings, patient, timer_knobs
 from tokenmill.system.buckets.address import is_bucket
 from tokenmill.system.cache import keep_in_cache, read_from_cache
 from tokenmill.system.interrupts import Interrupts, interruptible, keeping_work
@@ -429,6 +429,8 @@ def export(
     *,
     workers: int | None = None,
     memory: str | int | None = None,
+    engine: Engine = "local",
+    ray_address: str = "",
     observer: Observer | None = None,
     overwrite: bool = False,
     note: Callable[[str], None] = lambda text: None,
@@ -436,7 +438,7 @@ def export(
 ) -> Result:
     """Convert a finished dataset: `export("out", "out-megatron", format="megatron")`.
 
-    `workers` and `memory` as for `prepare`; few bytes are written by this process alone.
+    `workers`, `memory` and `engine` as for `prepare`; few bytes are written by this process alone.
     """
     from tokenmill.dataset import export as converting
 
@@ -444,20 +446,37 @@ def export(
         workers = 0  # it may not start any
     parsed = None if memory is None else parse_bytes(memory, what="--memory")
     budget = fit_budget(workers, parsed)
-    run = RunSettings(workers=budget.workers, memory=budget.memory, **timer_knobs())
-    run = patient(run) if is_bucket(output) else run
+    on_ray = engine == "ray"
+    if on_ray and workers == 0:
+        raise UsageError("--workers 0 contradicts --engine ray", hint="leave one of them out")
+    if on_ray and (options.get("shuffle") or options.get("only")):
+        raise UsageError(
+            "--engine ray: export with --shuffle, --only or --by-source works on one machine only",
+            hint="leave --engine ray out",
+        )
+    run = RunSettings(
+        workers=budget.workers,
+        memory=budget.memory,
+        engine=engine,
+        ray_address=ray_address,
+        max_actors=workers or 0,
+        **timer_knobs(),
+    )
+    run = patient(run) if is_bucket(output) or on_ray else run
     if budget.note and observer:
         observer.note(budget.note)
     making = functools.partial(make_files, run, EventLog(observer or Observer()))
-    return converting.export(
-        directory,
-        output,
-        overwrite=overwrite,
-        note=note,
-        make_files=making,
-        room=budget.share,
-        **options,
-    )
+    with on_cluster(run):
+        return converting.export(
+            directory,
+            output,
+            overwrite=overwrite,
+            note=note,
+            make_files=making,
+            room=budget.share,
+            shared=on_ray,
+            **options,
+        )
 
 
 def export_by_source(

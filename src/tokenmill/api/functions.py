@@ -313,6 +313,8 @@ def export(
     only: str = "",
     workers: int | None = None,
     memory: str | int | None = None,
+    engine: Engine = "local",
+    ray_address: str = "",
     overwrite: bool = False,
     quiet: bool = False,
     observer: Observer | None = None,

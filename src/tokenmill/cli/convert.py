@@ -16,6 +16,7 @@ from tokenmill.cli.options import (
     ALLOW_EMPTY,
     JSON,
     LAYOUT,
+    ON_RAY,
     RUN,
     RUN_ONLY,
     SCRATCH,
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
     help="Write a dataset for each source of a mixture, or each input file, into a folder of its "
     "own; for Megatron, also print --data-path with weights.",
 )
-@with_options(*RUN[:2])
+@with_options(*RUN[:2], *ON_RAY)
 @click.option("--overwrite", is_flag=True, help="Remove what tokenmill made in DIR before.")
 @with_options(*RUN_ONLY[1:])
 @JSON

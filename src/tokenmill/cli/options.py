@@ -289,6 +289,22 @@ SPLITS = [
     click.option("--limit-tokens", metavar="N", help="Only documents that begin before token N."),
 ]
 
+ON_RAY = [
+    click.option(
+        "--engine",
+        default="local",
+        **choices("local", "ray"),
+        help="Where the work is done: local (processes of this machine) or ray (a cluster).",
+    ),
+    click.option(
+        "--ray-address",
+        default="",
+        show_default="start one on this machine",
+        metavar="ADDRESS",
+        help="With --engine ray: the address of a running cluster.",
+    ),
+]
+
 RUN = [
     click.option(
         "--workers",
@@ -366,19 +382,7 @@ RUN = [
         help="Do part I of N (from 0; auto/N: as Slurm or Kubernetes say) on one of several "
         "machines; then `finish`.",
     ),
-    click.option(
-        "--engine",
-        default="local",
-        **choices("local", "ray"),
-        help="Where the work is done: local (processes of this machine) or ray (a cluster).",
-    ),
-    click.option(
-        "--ray-address",
-        default="",
-        show_default="start one on this machine",
-        metavar="ADDRESS",
-        help="With --engine ray: the address of a running cluster.",
-    ),
+    *ON_RAY,
     click.option("--overwrite", is_flag=True, help="Replace a dataset that tokenmill made in DIR."),
     JSON,
 ]

@@ -52,8 +52,9 @@ class Rates:
             details = [
                 _eta(self.eta(s)),
                 f"{show_count(s.tokens)} tokens",
-                counted(s.workers, "worker"),
+                _workers(s),
                 *([f"{s.retries} retries"] if s.retries else []),
+                *([f"{s.preemptions} preempted"] if s.preemptions else []),
                 *([f"{s.quarantined} quarantined"] if s.quarantined else []),
             ]
             yield Bar("encoding", s.bytes_done, s.bytes_total, speeds, details)
@@ -64,7 +65,7 @@ class Rates:
             done = min(s.made_bytes, s.make_total)
             eta = (s.make_total - done) * seconds / done if done else None
             files = f"{s.files_made} of {s.files_total} files or parts"
-            details = [_eta(eta), files, counted(s.workers, "worker")]
+            details = [_eta(eta), files, _workers(s)]
             yield Bar("writing", done, s.make_total, show_speed(done / seconds), details)
 
     def eta(self, s: Snapshot) -> float | None:
@@ -83,6 +84,11 @@ class Rates:
         if left and not s.fetched_bytes:
             return None
         return left * self._elapsed() / s.fetched_bytes if left else 0.0
+
+
+def _workers(s: Snapshot) -> str:
+    on = f" on {counted(s.nodes, 'node')}" if s.nodes else ""
+    return f"{counted(s.workers, 'worker')}{on}"
 
 
 def _eta(seconds: float | None) -> str:

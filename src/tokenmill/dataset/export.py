@@ -73,12 +73,14 @@ def export(
     seed: int | None = None,
     only: str = "",
     verified: bool = False,
+    shared: bool = False,
     **options: Any,
 ) -> Result:
     """Convert a finished dataset: `export("out", "out-megatron", format="megatron")`.
 
     `shuffle`: documents in a new order, within each split; another `seed`, another order.
     `only`: the documents of this source alone. `verified`: the dataset was verified just now.
+    `shared`: several machines write to the output.
     """
     unknown = sorted(options.keys() - set(Layout.__struct_fields__))
     if unknown:
@@ -94,7 +96,7 @@ def export(
     if seed is not None and not shuffle:
         raise UsageError("--seed: nothing is drawn without --shuffle", hint="add --shuffle")
     plan = _plan(source, make_options(options), output, seed or 0 if shuffle else None, only)
-    workspace = open_workspace(output)
+    workspace = open_workspace(output, shared=shared)
     if not workspace.has_places and (shuffle or only):
         raise UsageError(
             f"-o {output}: --shuffle, --only and --by-source cannot write to a bucket yet",

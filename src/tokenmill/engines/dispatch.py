@@ -216,7 +216,8 @@ class Dispatch:
         self._free.pop(worker, None)
         self._free_holding.pop(worker, None)
         self._past_stats.update(state.stats)
-        self._on_event(events.WorkerDied(end.how, searching=state.searching))
+        if end.cause != "lost":  # then its driver says so: it may have been several workers
+            self._on_event(events.WorkerDied(end.how, searching=state.searching))
         if not state.ready:
             self._failed_starts.add(end.cause)
             if self._failed_starts.too_many:

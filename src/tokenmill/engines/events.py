@@ -63,6 +63,16 @@ class WorkerDied(Event, frozen=True, tag="worker_died"):
         return "" if self.searching else f"a worker {self.how}; replaced, its work is done again"
 
 
+class WorkerLost(Event, frozen=True, tag="worker_lost"):
+    """A worker of a cluster is gone with its node, or was preempted."""
+
+    host: str
+
+    @property
+    def note(self) -> str:
+        return f"a worker on {self.host} was preempted or lost its node; its work is done again"
+
+
 class Retry(Event, frozen=True, tag="retry"):
     """A segment is given to a worker once more."""
 
@@ -140,13 +150,14 @@ class DownloadNote(Event, frozen=True, tag="download_note"):
         return self.text
 
 
-class WorkersAtWork(Event, frozen=True, tag="workers"):
+class WorkersAtWork(Event, frozen=True, tag="workers", omit_defaults=True):
     """A worker was started: so many are there now."""
 
     workers: int
+    nodes: int = 0  # of a cluster
 
 
-class Speed(Event, frozen=True, tag="speed"):
+class Speed(Event, frozen=True, tag="speed", omit_defaults=True):
     """How far the run is, every few seconds."""
 
     input_bytes: int
@@ -156,3 +167,6 @@ class Speed(Event, frozen=True, tag="speed"):
     text_bytes_per_second: int
     downloaded_bytes: int
     workers: int
+    retries: int = 0
+    nodes: int = 0  # of a cluster
+    preemptions: int = 0

@@ -34,7 +34,9 @@ class Snapshot(msgspec.Struct, kw_only=True):
     rows: int = 0
     units: int = 0
     workers: int = 0
+    nodes: int = 0  # of a cluster
     retries: int = 0
+    preemptions: int = 0  # workers that were lost with their nodes
     probes: int = 0  # tries to find a row that ends its worker
     quarantined: int = 0
     resumed_bytes: int = 0  # done by an earlier run: not part of the speed
@@ -73,12 +75,14 @@ class Snapshot(msgspec.Struct, kw_only=True):
                 self.resumed_bytes += event.input_bytes
             case events.WorkerDied():
                 self.retries += 1
+            case events.WorkerLost():
+                self.preemptions += 1
             case events.RowsTried():
                 self.probes += 1
             case events.Making():
                 self.made_bytes = event.made_bytes
             case events.WorkersAtWork():
-                self.workers = event.workers
+                self.workers, self.nodes = event.workers, event.nodes
             case events.Downloading():
                 self.fetched_bytes, self.fetch_total = event.downloaded_bytes, event.total_bytes
                 self.fetching = event.files
@@ -152,6 +156,9 @@ class EventLog:
                     text_bytes_per_second=round((s.text_bytes - text_bytes) / passed),
                     downloaded_bytes=s.fetched_bytes,
                     workers=s.workers,
+                    retries=s.retries,
+                    nodes=s.nodes,
+                    preemptions=s.preemptions,
                 )
             )
         self.observer.update(s)

@@ -76,9 +76,14 @@ def fit_budget(workers: int | None, memory: int | None) -> Budget:
         workers=min(wanted, fits),
         wanted=wanted,
         memory=memory,
-        worker_bytes=(memory - COORDINATOR_BYTES) // min(processes, fits),
+        worker_bytes=worker_share(memory, min(processes, fits)),
         note=note if processes > fits else "",
     )
+
+
+def worker_share(memory: int, workers: int) -> int:
+    """What each of so many workers may use."""
+    return (memory - COORDINATOR_BYTES) // max(1, workers)
 
 
 @dataclasses.dataclass(eq=False)

@@ -53,14 +53,16 @@ class WorkerHolder:
         self._urgent = False  # something is to be told at once
         self._ended = False
 
-    def hello(self) -> dict[str, Any]:
-        return {"host": platform.node(), "versions": versions()}
+    def begin(self, job: bytes, stuck_seconds: float) -> dict[str, Any]:
+        """Start a worker for a job; one of an earlier job ends. Says where it is, and what it has:
+        the driver compares that before it gives out work."""
+        import ray
 
-    def begin(self, job: bytes, stuck_seconds: float) -> None:
-        """Start a worker for a job; one of an earlier job ends."""
         self.stop()
         self._job, self._stuck_seconds = job, stuck_seconds
         self._start()
+        node = ray.get_runtime_context().get_node_id()
+        return {"host": platform.node(), "node": node, "versions": versions()}
 
     def stop(self) -> None:
         worker, self._worker = self._worker, None

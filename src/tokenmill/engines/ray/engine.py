@@ -3,7 +3,8 @@
 Each actor holds one worker process. To `Dispatch` it is several workers (slots), each with a task
 of its own, so that some work is always ahead and Ray is called a few times a second at most. The
 orders of an actor are carried out one after the other. A unit that was written is durable: its
-object is complete and synced when its worker reports it.
+object is complete and synced when its worker reports it. An actor that is gone (preempted, or with
+its node) is counted apart from a worker that died: it may happen any number of times.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from tokenmill.amounts import show_bytes
 from tokenmill.engines import events, messages
 from tokenmill.engines.hunt import WorkerEnd
 from tokenmill.engines.ray.actor import Reply, WorkerHolder
@@ -27,6 +29,7 @@ SLOTS = 8  # segments that an actor has at a time: a second of work
 EXCHANGE_SECONDS = 1.0
 TICK_SECONDS = 0.2
 GROW_SECONDS = 2.0  # between looks for nodes that were added
+WAITING_SECONDS = 10.0  # for a node with room; then the driver says so
 LOST = WorkerEnd("is gone with its node, or was preempted", "lost", "was lost")
 WAITS = WorkerEnd("had not begun when its process ended", "lost", "was lost")
 
@@ -37,12 +40,13 @@ class Actor:
     def __init__(self, handle: Any, slots: list[int]) -> None:
         self.handle, self.slots = handle, slots
         self.call: Any = None  # that is under way
-        self.step = "hello"  # what it is: hello, begin or exchange
-        self.host = ""
+        self.begun = False  # its call is `exchange`; before, it is `begin`
+        self.node = self.host = ""
         self.orders: list[bytes] = []  # to be sent with the next call
         self.turns: deque[int] = deque()  # the slots whose tasks it has, in order
         self.placing = 0  # places that were sent and not yet used
         self.starting = False  # its worker has not said that it is ready
+        self.new = True  # not of an earlier run
 
     @property
     def busy(self) -> bool:
@@ -60,6 +64,7 @@ class RayEngine:
         self.owners: dict[UnitId, int] = {}  # the slot that has a unit, until it is synced
         self.numbers = itertools.count(1)
         self.began = self.looked = time.monotonic()
+        self.waits = False  # it was said that no actor has begun
 
     # --- the loop ----------------------------------------------------------------------------
 
@@ -70,19 +75,18 @@ class RayEngine:
             while not self._finished():
                 self._wait()
                 self.run.keep_up()
+                self.cluster.refuse_headless()
                 if time.monotonic() - self.looked > GROW_SECONDS:
                     self._grow()
                 self.run.report()
         except BaseException:
-            for actor in self.actors:
+            for actor in self.actors if not self.cluster.headless else ():
                 self._end(actor)
             raise
-        # Those at rest serve the next run; one that still starts, or waits for a node, ends.
-        for actor in self.actors:
-            if actor.call is None and actor.step == "exchange":
-                self.cluster.actors.append(actor.handle)
-            else:
-                self._end(actor)
+        # They serve the next run, also those that still start: that takes seconds. The first that
+        # is taken is the last one here.
+        last = sorted(self.actors, key=lambda actor: (actor.begun, actor.call is None))
+        self.cluster.actors += [actor.handle for actor in last]
 
     def _finished(self) -> bool:
         for slot, order in self.dispatch.orders():
@@ -116,24 +120,21 @@ class RayEngine:
         actor.call = None
         try:
             answer = self.ray.get(call)
-        except self.ray.exceptions.RayActorError:
-            self._lost(actor, LOST)
-            return
         except self.ray.exceptions.RayTaskError as error:
             raise WorkerError(
                 f"in an actor on {actor.host or 'the cluster'}: {error.cause!r}",
                 hint="this is a bug of tokenmill",
             ) from None
-        if actor.step == "hello":
+        except self.ray.exceptions.RayError:  # the actor is gone, or what it answered
+            self._lost(actor)
+            return
+        if not actor.begun:
             self._compare(actor, answer)
-            actor.step = "begin"
-            stuck = self.run.settings.stuck_seconds
-            actor.call = actor.handle.begin.remote(self.job, stuck)
-        elif actor.step == "begin":
-            actor.step, actor.starting = "exchange", True
+            actor.begun = actor.starting = True
+            self.cluster.figures_of(actor.node, actor.host).workers += actor.new
             for slot in actor.slots:
                 self.dispatch.joined(slot)
-            self.run.log.add(events.WorkersAtWork(len(self.by_slot) // self.slots))
+            self._tell_workers()
         else:
             reply = msgspec.msgpack.decode(answer, type=Reply)
             for content in reply.reports:
@@ -161,11 +162,16 @@ class RayEngine:
                 known = self.owners.get(record.unit)
                 actor.placing -= known is not None
                 slot = self.owners.setdefault(record.unit, slot)
+                if isinstance(self.run, EncodingRun):
+                    self.cluster.figures_of(actor.node).note_unit(record.counts)
             case messages.UnitsSynced(units=units):
                 self._synced(report.number, units)
                 return
-            case messages.TaskDone() | messages.FileMade():
+            case messages.TaskDone():
                 actor.turns.popleft()
+            case messages.FileMade(pieces=pieces):
+                actor.turns.popleft()
+                self.cluster.figures_of(actor.node).note_file(length for length, _ in pieces)
             case messages.Failure():
                 if message.step == "sync":
                     self.run.sync_failed(from_wire(message.error))
@@ -185,23 +191,42 @@ class RayEngine:
     # --- actors ------------------------------------------------------------------------------
 
     def _grow(self) -> None:
-        """An actor for every core of the cluster, also of nodes that were added since."""
+        """An actor for every core of the cluster, also of nodes that were added since. With
+        --workers, or where no node has room yet, actors wait: a cluster that grows sees them."""
         self.looked = time.monotonic()
-        limit = self.run.settings.max_actors or self.cluster.cores
-        while len(self.actors) < min(self.cluster.cores, limit):
-            actor = Actor(self._handle_of_actor(), [next(self.numbers) for _ in range(self.slots)])
+        wanted = self.run.settings.max_actors or max(1, self.cluster.room)
+        while len(self.actors) < wanted:
+            free = self.cluster.actors.pop() if self.cluster.actors else None
+            slots = [next(self.numbers) for _ in range(self.slots)]
+            actor = Actor(free or self._start_actor(), slots)
+            actor.new = free is None
             self.actors.append(actor)
             self.by_slot |= dict.fromkeys(actor.slots, actor)
-            actor.call = actor.handle.hello.remote()
+            actor.call = actor.handle.begin.remote(self.job, self.run.settings.stuck_seconds)
+        if not self.waits and self.looked - self.began > WAITING_SECONDS:
+            self.waits = True
+            if not any(actor.begun for actor in self.actors):
+                self.run.log.observer.note(
+                    "no worker has begun: each takes a core and "
+                    f"{show_bytes(self.cluster.actor_bytes)} of memory of a node; waiting"
+                )
 
-    def _handle_of_actor(self) -> Any:
-        if self.cluster.actors:
-            return self.cluster.actors.pop()
+    def _start_actor(self) -> Any:
         remote = self.ray.remote(WorkerHolder)
-        return remote.options(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD").remote()
+        chosen = remote.options(
+            num_cpus=1,
+            memory=self.cluster.actor_bytes,
+            max_restarts=0,
+            scheduling_strategy="SPREAD",
+        )
+        return self.cluster.ask(chosen.remote, self.run.check_interrupt)
+
+    def _tell_workers(self) -> None:
+        nodes = [actor.node for actor in self.actors if actor.begun]
+        self.run.log.add(events.WorkersAtWork(len(nodes), len(set(nodes))))
 
     def _compare(self, actor: Actor, hello: dict[str, Any]) -> None:
-        actor.host = hello["host"]
+        actor.host, actor.node = hello["host"], hello["node"]
         here = versions()
         other = [
             f"{name} {hello['versions'].get(name)} instead of {version}"
@@ -218,10 +243,10 @@ class RayEngine:
     def _leave(self, actor: Actor, end: WorkerEnd) -> None:
         """Its worker is gone: the work of all slots is given to others. Only the task at work may
         be to blame; those behind it had not begun."""
+        at_work = actor.turns[0] if actor.turns else actor.slots[0]
         for slot in actor.slots:
             if slot in self.dispatch.workers:
-                first = not actor.turns or slot == actor.turns[0]
-                self.dispatch.died(slot, end if first else WAITS)
+                self.dispatch.died(slot, end if slot == at_work else WAITS)
             del self.by_slot[slot]
         gone = set(actor.slots)
         self.owners = {unit: slot for unit, slot in self.owners.items() if slot not in gone}
@@ -230,17 +255,22 @@ class RayEngine:
     def _replace_worker(self, actor: Actor, end: WorkerEnd) -> None:
         """The actor lives, and starts another worker with its next call."""
         self._leave(actor, end)
+        self.cluster.figures_of(actor.node).died += 1
         actor.slots = [next(self.numbers) for _ in range(self.slots)]
         self.by_slot |= dict.fromkeys(actor.slots, actor)
         for slot in actor.slots:
             self.dispatch.joined(slot)
         actor.starting = True
 
-    def _lost(self, actor: Actor, end: WorkerEnd) -> None:
+    def _lost(self, actor: Actor) -> None:
         """The actor itself is gone. Another is started where there is a core for it."""
-        self._leave(actor, end)
+        self._leave(actor, LOST)
         self.actors.remove(actor)
-        self._end(actor)
+        self.cluster.ask(lambda: self._end(actor), self.run.check_interrupt)
+        if actor.begun:
+            self.cluster.figures_of(actor.node).lost += 1
+            self.run.log.add(events.WorkerLost(actor.host))
+            self._tell_workers()
 
     def _end(self, actor: Actor) -> None:
         self.ray.kill(actor.handle, no_restart=True)
