@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,7 @@ from support.hub import environment
 
 
 def command(*args: object, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """The command, in this process; not for S3, whose library keeps its connections."""
-    if any("s3:" in str(arg) for arg in args):
-        return commands.process(*args, env=env)
+    """The command, in this process."""
     with environment({**os.environ, **(env or {})}):
         return commands.command(*args)
 
@@ -55,6 +54,8 @@ def s3(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         aws_secret_access_key="verysecret",
         region_name="us-east-1",
     )
+    urllib.request.urlopen(f"{env['AWS_ENDPOINT_URL']}/moto-api/reset", b"").close()
     client.create_bucket(Bucket="corpus")
     yield client
+    client.close()
     server.stop()
