@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reliability.faulty_bucket import BUCKET, Fault, faulty_bucket
 from support.commands import token_bytes
 from support.inputs import write_jsonl, write_parquet
 from support.stores import command, env, ok, s3  # noqa: F401
 
+from reliability.faulty_bucket import BUCKET, Fault, faulty_bucket
 from tokenmill.errors import InputError, SourceError
 from tokenmill.inputs import download as fetching
 from tokenmill.inputs.remote import retry, stores

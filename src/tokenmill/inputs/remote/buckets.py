@@ -6,6 +6,7 @@ Each answer comes from the store: nothing is remembered between two calls.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tokenmill.errors import InputError, SourceError, StorageError, TokenmillError
@@ -69,7 +70,7 @@ class BucketFiles:
 
         bucket, _, key = path.partition("/")
         if maxdepth is not None:
-            found = obstore.list_with_delimiter(self._client, key or None)["objects"]
+            found: Sequence[Any] = obstore.list_with_delimiter(self._client, key or None)["objects"]
         else:
             pages = obstore.list(self._client, key or None, chunk_size=PAGE)
             found = [one for page in pages for one in page]
@@ -87,7 +88,7 @@ def _described(about: Any) -> dict[str, Any]:
     return {"name": about["path"], "size": about["size"], "type": "file", **named}
 
 
-def _without_markers(found: list[Any], folder: str) -> list[Any]:
+def _without_markers(found: Sequence[Any], folder: str) -> list[Any]:
     """Consoles make an empty object for a folder; the library lists it as a file of that name."""
     parents = {folder}
     for one in found:
