@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import urllib.request
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reliability.faulty_bucket import moto_server
 from support import commands
 from support.hub import environment
 
@@ -36,11 +38,9 @@ def s3(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     for name in list(os.environ):
         if name.startswith("AWS_"):
             monkeypatch.delenv(name)
-    moto = pytest.importorskip("moto.server")
     boto3 = pytest.importorskip("boto3")
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
+    servers = contextlib.ExitStack()
+    host, port = servers.enter_context(moto_server())
     env.update(
         AWS_ACCESS_KEY_ID="key",
         AWS_SECRET_ACCESS_KEY="verysecret",
@@ -58,4 +58,4 @@ def s3(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     client.create_bucket(Bucket="corpus")
     yield client
     client.close()
-    server.stop()
+    servers.close()
