@@ -239,7 +239,11 @@ def _handler_of(bucket: FaultyBucket) -> type[http.server.BaseHTTPRequestHandler
             if fault.cut == "before":
                 self._cut()
                 return
-            body = self.rfile.read(int(headers.get("content-length") or 0))
+            length = int(headers.get("content-length") or 0)
+            body = self.rfile.read(length)
+            if len(body) < length:  # its client was killed; moto would wait for the rest
+                self._cut()
+                return
             if fault.status:
                 self._answer(fault.status, {}, _error(fault.code or str(fault.status)))
                 return
