@@ -8,6 +8,7 @@ import http.server
 import logging
 import os
 import socket
+import socketserver
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -87,12 +88,10 @@ class FaultyBucket:
 
     def ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
         """Past the faults."""
-        connection = http.client.HTTPConnection(*self.moto, timeout=60)
-        connection.request(method, path, body, {"Authorization": CREDENTIAL})
-        answer = connection.getresponse()
-        content = answer.read()
-        connection.close()
-        return answer.status, content
+        with contextlib.closing(http.client.HTTPConnection(*self.moto, timeout=60)) as connection:
+            connection.request(method, path, body, {"Authorization": CREDENTIAL})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
 
     def objects(self, prefix: str) -> dict[str, bytes]:
         """Every object below a prefix, by the rest of its name."""
@@ -132,25 +131,68 @@ def _quoted(text: str) -> str:
     return quote(text, safe="/")
 
 
-@contextlib.contextmanager
-def faulty_bucket() -> Iterator[FaultyBucket]:
-    from moto.server import ThreadedMotoServer
+class _Tracked(socketserver.ThreadingMixIn):
+    """Its connections end with it. A socket that is left open is a warning in some later test."""
 
-    logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
-    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    moto.start()
-    bucket = FaultyBucket(moto=moto.get_host_and_port())
-    server = _Server(("127.0.0.1", 0), _handler_of(bucket))
-    bucket.url = f"http://127.0.0.1:{server.server_address[1]}"
-    bucket.ask("PUT", f"/{BUCKET}")
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    daemon_threads = True
+    request_queue_size = 64
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        given = (request, client_address)
+        thread = threading.Thread(target=self.process_request_thread, args=given, daemon=True)
+        busy = self.__dict__.setdefault("busy", {})
+        for ended in [one for one in busy if not one.is_alive()]:
+            del busy[ended]
+        busy[thread] = request
+        thread.start()
+
+    def end(self) -> None:
+        """Of a server that is not served any more."""
+        for request in self.__dict__.get("busy", {}).values():
+            with contextlib.suppress(OSError):
+                request.shutdown(socket.SHUT_RDWR)
+        for thread, request in self.__dict__.get("busy", {}).items():
+            thread.join(10)
+            request.close()
+
+
+@contextlib.contextmanager
+def _served(server: Any) -> Iterator[Any]:
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
-        yield bucket
+        yield server
     finally:
         server.shutdown()
-        server.server_close()
-        moto.stop()
+        thread.join(10)
+        server.socket.close()
+        server.end()
+
+
+@contextlib.contextmanager
+def moto_server() -> Iterator[tuple[str, int]]:
+    """moto's S3 server on loopback: host and port. All of a process share what is stored."""
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import ThreadedWSGIServer
+
+    class Moto(_Tracked, ThreadedWSGIServer):
+        pass
+
+    logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
+    server = Moto("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app))
+    with _served(server):
+        yield "127.0.0.1", server.server_port
+
+
+@contextlib.contextmanager
+def faulty_bucket() -> Iterator[FaultyBucket]:
+    with moto_server() as moto:
+        bucket = FaultyBucket(moto=moto)
+        server = _Server(("127.0.0.1", 0), _handler_of(bucket))
+        bucket.url = f"http://127.0.0.1:{server.server_address[1]}"
+        bucket.ask("PUT", f"/{BUCKET}")
+        with _served(server):
+            yield bucket
 
 
 @contextlib.contextmanager
@@ -167,11 +209,7 @@ def in_environment(values: dict[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-class _Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 64
-
+class _Server(_Tracked, http.server.HTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Clients that were killed end their connections in the midst."""
 
@@ -201,7 +239,11 @@ def _handler_of(bucket: FaultyBucket) -> type[http.server.BaseHTTPRequestHandler
             if fault.cut == "before":
                 self._cut()
                 return
-            body = self.rfile.read(int(headers.get("content-length") or 0))
+            length = int(headers.get("content-length") or 0)
+            body = self.rfile.read(length)
+            if len(body) < length:  # its client was killed; moto would wait for the rest
+                self._cut()
+                return
             if fault.status:
                 self._answer(fault.status, {}, _error(fault.code or str(fault.status)))
                 return
@@ -220,12 +262,11 @@ def _handler_of(bucket: FaultyBucket) -> type[http.server.BaseHTTPRequestHandler
         def _forward(
             self, headers: dict[str, str], body: bytes
         ) -> tuple[int, dict[str, str], bytes]:
-            connection = http.client.HTTPConnection(*bucket.moto, timeout=60)
             sent = {k: v for k, v in headers.items() if k not in ("connection", "expect")}
-            connection.request(self.command, self.path, body or None, sent)
-            answer = connection.getresponse()
-            content = answer.read()
-            connection.close()
+            with contextlib.closing(http.client.HTTPConnection(*bucket.moto, timeout=60)) as moto:
+                moto.request(self.command, self.path, body or None, sent)
+                answer = moto.getresponse()
+                content = answer.read()
             kept = {k: v for k, v in answer.getheaders() if k.lower() not in HOP}
             kept["x-goog-generation"] = "1"
             if self.command == "HEAD":

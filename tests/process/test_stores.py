@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import re
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +18,8 @@ from support.commands import token_bytes
 from support.inputs import write_jsonl, write_parquet
 from support.stores import command, env, ok, s3  # noqa: F401
 
-from tokenmill.errors import SourceError
+from reliability.faulty_bucket import BUCKET, Fault, faulty_bucket
+from tokenmill.errors import InputError, SourceError
 from tokenmill.inputs import download as fetching
 from tokenmill.inputs.remote import retry, stores
 
@@ -267,13 +271,11 @@ def test_an_object_of_s3_gives_the_tokens_of_the_same_file_on_disk(
 def test_an_object_that_is_replaced_between_listing_and_the_end_of_its_download_is_refused(
     s3: Any, tmp_path: Path, env: dict[str, str], monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """s3fs answers from its list of the bucket where it has one: that must not be believed."""
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(fetching, "DOWNLOAD_STEP_BYTES", 1000)
     old, new = b"a" * 3000, b"b" * 3000
     s3.put_object(Bucket="corpus", Key="web/a.txt", Body=old)
-    stores.filesystem("s3://corpus").clear_instance_cache()
     [file], _ = stores.find_in_store("s3://corpus/web/*.txt")
     flow = fetching.Download(file, threading.Event(), lambda note: None)
     replaced = []
@@ -292,7 +294,61 @@ def test_an_object_that_is_replaced_between_listing_and_the_end_of_its_download_
     assert listed.fingerprint != file.fingerprint
 
 
-def test_a_store_without_its_package_says_what_to_install(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore")
+def test_folders_patterns_and_odd_names_of_s3_are_found(
+    s3: Any, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    keys = ["a.txt", "d/", "d/b.txt", "d/e/c.txt", "d/_x.txt", "x y%20+#ä.txt", "empty/"]
+    for key in keys:
+        s3.put_object(Bucket="corpus", Key=key, Body=b"" if key.endswith("/") else b"abc")
+
+    def found(url: str) -> list[str]:
+        return [file.name.removeprefix("s3://corpus/") for file in stores.find_in_store(url)[0]]
+
+    assert found("s3://corpus/*.txt") == ["a.txt", "x y%20+#ä.txt"]
+    assert found("s3://corpus/d") == ["d/b.txt", "d/e/c.txt"]
+    assert found("s3://corpus/d/*") == ["d/b.txt"]
+    assert found("s3://corpus/**/*.txt") == ["a.txt", "d/b.txt", "d/e/c.txt", "x y%20+#ä.txt"]
+    assert found("s3://corpus/x y%20+#ä.txt") == ["x y%20+#ä.txt"]
+    assert stores.find_in_store("s3://corpus/d")[1] == [("s3://corpus/d/_x.txt", "hidden")]
+    [file] = stores.find_in_store("s3a://corpus/a.txt")[0]
+    assert (file.name, file.size) == ("s3a://corpus/a.txt", 3)
+    assert file.fingerprint == f"etag:{hashlib.md5(b'abc').hexdigest()}"
+    s3.put_object(Bucket="corpus", Key="odd//b.txt", Body=b"abc")
+    with pytest.raises(InputError, match="whose name has an empty part"):
+        found("s3://corpus/odd")
+
+
+def test_inputs_in_a_bucket_are_read_from_a_store_that_fails_often(
+    tmp_path: Path, texts: list[str], env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of S3 and of GCS: the library's client of GCS, moto's server."""
+    monkeypatch.setattr(fetching, "DOWNLOAD_STEP_BYTES", 4000)
+    local = write_jsonl(tmp_path / "a.jsonl", texts)
+    ok(command("prepare", local, "-o", tmp_path / "same", *VAL))
+    with faulty_bucket() as bucket:
+        bucket.ask("PUT", f"/{BUCKET}/web/a.jsonl", local.read_bytes())
+        for scheme, place in (("s3", bucket.environment()), ("gs", bucket.gcs_environment())):
+            faults = itertools.cycle(
+                [Fault(503, "SlowDown"), None, Fault(cut="half"), None, Fault(cut="before"), None]
+            )
+            bucket.faults = lambda request, faults=faults: next(faults)
+            out = tmp_path / scheme
+            url = f"{scheme}://{BUCKET}/web/*.jsonl"
+            ok(command("prepare", url, "-o", out, *VAL, env={**env, **place}))
+            assert token_bytes(out) == token_bytes(tmp_path / "same")
+        bucket.faults = lambda request: Fault(403, "AccessDenied")
+        done = command("prepare", url, "-o", out, *VAL, env={**env, **place})
+        assert done.returncode == 2
+        assert "storage.objects.get" in done.stderr
+
+
+def test_a_store_without_its_package_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
     done = command("prepare", "gs://bucket/a.parquet", "-o", tmp_path / "out", *VAL)
     assert done.returncode == 2
     assert "tokenmill[gcs]" in done.stderr

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from reliability.faulty_bucket import moto_server
 from support import commands
 from support.hub import environment
 
 
 def command(*args: object, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """The command, in this process; not for S3, whose library keeps its connections."""
-    if any("s3:" in str(arg) for arg in args):
-        return commands.process(*args, env=env)
+    """The command, in this process."""
     with environment({**os.environ, **(env or {})}):
         return commands.command(*args)
 
@@ -37,11 +38,9 @@ def s3(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     for name in list(os.environ):
         if name.startswith("AWS_"):
             monkeypatch.delenv(name)
-    moto = pytest.importorskip("moto.server")
     boto3 = pytest.importorskip("boto3")
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
+    servers = contextlib.ExitStack()
+    host, port = servers.enter_context(moto_server())
     env.update(
         AWS_ACCESS_KEY_ID="key",
         AWS_SECRET_ACCESS_KEY="verysecret",
@@ -55,6 +54,8 @@ def s3(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         aws_secret_access_key="verysecret",
         region_name="us-east-1",
     )
+    urllib.request.urlopen(f"{env['AWS_ENDPOINT_URL']}/moto-api/reset", b"").close()
     client.create_bucket(Bucket="corpus")
     yield client
-    server.stop()
+    client.close()
+    servers.close()

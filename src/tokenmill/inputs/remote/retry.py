@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from tokenmill.errors import TokenmillError, first_line, safe
+from tokenmill.system.buckets.faults import answer_of
 
 T = TypeVar("T")
 log = logging.getLogger("tokenmill")
@@ -31,15 +32,13 @@ MAX_PAUSE = 60.0
 NAME_SECONDS = 5.0
 MAX_RETRY_AFTER = 900.0
 PASSING_STATUS = {408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524}
-# By name, so that none of the libraries need be imported: httpx, requests, aiohttp, botocore.
+# By name, so that none of the libraries need be imported: httpx, requests, aiohttp, obstore.
 PASSING_ERRORS = {
     "TransportError",
     "RequestException",
     "ClientConnectionError",
     "ClientPayloadError",
-    "HTTPClientError",
-    "EndpointConnectionError",
-    "IncompleteReadError",
+    "GenericError",
     "ChunkedEncodingError",
     "IncompleteRead",
 }
@@ -65,11 +64,15 @@ def status_of(error: BaseException) -> int:
     for one in chain_of(error):
         response: Any = getattr(one, "response", None)
         status = getattr(response, "status_code", None) or getattr(one, "status", None)
-        if isinstance(response, dict):  # botocore's
-            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        if _is_obstore(one):
+            status = answer_of(one).status or None
         if isinstance(status, int):
             return status
     return 0
+
+
+def _is_obstore(error: BaseException) -> bool:
+    return type(error).__module__.startswith("obstore")
 
 
 def passes(error: BaseException) -> bool:
@@ -178,6 +181,8 @@ def why(error: BaseException) -> str:
     status = status_of(error)
     if status:
         return f"HTTP {status}"
+    if _is_obstore(error):
+        return "the store does not answer"
     if nameless(error):
         return f"{_host_of(error)} cannot be looked up (no DNS: is there a network?)"
     return first_line(list(chain_of(error))[-1])

@@ -1,4 +1,6 @@
-"""Object stores and web servers, through fsspec: what is there, its size, and what binds it.
+"""Object stores and web servers: what is there, its size, and what binds it.
+
+obstore reads S3 and GCS (`buckets`), fsspec everything else.
 
 Credentials come from the environment and the usual files of each store, as its library reads
 them; none is taken from a URL.
@@ -11,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from tokenmill.errors import InputError, SourceError, TokenmillError, UsageError
+from tokenmill.inputs.remote import buckets
 from tokenmill.inputs.remote.address import (
     RemoteFile,
     crosses_folders,
@@ -24,20 +27,16 @@ from tokenmill.inputs.remote.retry import passes, patiently, status_of, why
 
 WEB = ("http", "https")
 SILENCE_SECONDS = 60
-PACKAGES = {"s3": "tokenmill[s3]", "s3a": "tokenmill[s3]", "gs": "tokenmill[gcs]", "gcs": "gcsfs"}
-LOGIN = {
-    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; for a store other than "
-    "Amazon's AWS_ENDPOINT_URL",
-    "gs": "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS",
-}
 
 
 def filesystem(url: str) -> Any:
-    """The fsspec file system of a URL."""
+    """The fsspec file system of a URL; of a bucket, what can be used like one."""
     refuse_credentials(url)
+    protocol = url.partition("://")[0].lower()
+    if buckets.is_one(protocol):
+        return buckets.BucketFiles(url)
     import fsspec
 
-    protocol = url.partition("://")[0].lower()
     if protocol not in fsspec.available_protocols():
         raise UsageError(
             f"{protocol}://: no such kind of input",
@@ -50,10 +49,8 @@ def filesystem(url: str) -> Any:
         if "host" not in kind._get_kwargs_from_urls(url):
             return fsspec.filesystem(protocol)
     except ImportError as error:
-        package = PACKAGES.get(protocol, "")
         raise UsageError(
-            f"{protocol}://: needs a package that is not installed ({error})",
-            hint=f"pip install '{package}'" if package else "install it",
+            f"{protocol}://: needs a package that is not installed ({error})", hint="install it"
         ) from None
     except Exception as error:
         raise UsageError(f"{protocol}://: cannot be opened: {why(error)}") from None
@@ -165,20 +162,17 @@ def gives_ranges(url: str) -> bool:
 
 def store_error(error: BaseException, url: str) -> TokenmillError:
     """What a store or a server said, as an error that says what to do."""
-    name, protocol = public_name(url), url.partition("://")[0].lower()
+    if buckets.is_one(url.partition("://")[0].lower()):
+        return buckets.bucket_error(error, url)
+    name = public_name(url)
     status = status_of(error)
-    kinds = {cls.__name__ for cls in type(error).__mro__}
     # fsspec calls everything that a web server says, or does not, a file that is not there.
     missing = isinstance(error, FileNotFoundError) and not status and not passes(error)
     if status == 404 or missing:
         return InputError(f"{name}: no such file or folder")
-    denied = status in (401, 403) or isinstance(error, PermissionError)
-    if denied or "NoCredentialsError" in kinds or "PartialCredentialsError" in kinds:
+    if status in (401, 403) or isinstance(error, PermissionError):
         said = f" (HTTP {status})" if status else ""
-        return InputError(
-            f"{name}: access is refused{said}",
-            hint=LOGIN.get(protocol.removesuffix("a"), "log in, or ask for access"),
-        )
+        return InputError(f"{name}: access is refused{said}", hint="log in, or ask for access")
     return SourceError(
         f"{name}: cannot be downloaded: {why(error)}",
         hint="the same command goes on where it stopped",

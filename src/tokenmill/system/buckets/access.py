@@ -40,8 +40,10 @@ FOUND_BY_LIBRARY = {
 LOGIN = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN), or "
     'AWS_PROFILE; for a login by SSO run `eval "$(aws configure export-credentials --format '
-    "env)\"`; for a store other than Amazon's set AWS_ENDPOINT_URL too",
-    "gs": "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS",
+    "env)\"`; for a store other than Amazon's set AWS_ENDPOINT_URL too; to read a "
+    "public bucket set AWS_SKIP_SIGNATURE=true",
+    "gs": "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS; to "
+    "read a public bucket set GOOGLE_SKIP_SIGNATURE=true",
 }
 
 

@@ -35,7 +35,8 @@ def refuse_after_fork(address: str) -> None:
     _used_by = os.getpid()
 
 
-def open_client(address: BucketAddress) -> Any:
+def open_client(address: BucketAddress, retries: int | None = None) -> Any:
+    """`retries`: of one request, by the library; the caller makes more."""
     try:
         import obstore
     except ImportError:
@@ -45,7 +46,10 @@ def open_client(address: BucketAddress) -> Any:
             hint=f"pip install 'tokenmill[{extra}]'",
         ) from None
     refuse_without_credentials(address)
-    settings: dict[str, Any] = {"retry_config": _retries(), "client_options": _client(address)}
+    settings: dict[str, Any] = {
+        "retry_config": _retries(RETRIES if retries is None else retries),
+        "client_options": _client(address),
+    }
     try:
         if address.scheme == "s3":
             return obstore.store.S3Store(address.bucket, **s3_access().options, **settings)
@@ -64,10 +68,10 @@ def pause_seconds() -> float:
     return float(value) if value.replace(".", "", 1).isdigit() else 1.0
 
 
-def _retries() -> dict[str, Any]:
+def _retries(count: int) -> dict[str, Any]:
     first = timedelta(seconds=pause_seconds() / 4)
     return {
-        "max_retries": RETRIES,
+        "max_retries": count,
         "retry_timeout": timedelta(seconds=RETRY_SECONDS),
         "backoff": {"init_backoff": first, "max_backoff": first * 60, "base": 2},
     }

@@ -21,10 +21,11 @@ from xml.etree import ElementTree
 
 from tokenmill.system.buckets.access import YES, S3Access, s3_access
 from tokenmill.system.buckets.address import BucketAddress
+from tokenmill.system.buckets.client import pause_seconds
 
 log = logging.getLogger("tokenmill")
 EMPTY = hashlib.sha256(b"").hexdigest()
-TRIES = 5
+TRIES = 8
 PASSING = (500, 502, 503, 504, 429)
 
 
@@ -66,7 +67,7 @@ def _request(
 ) -> bytes:
     for attempt in range(TRIES):
         if attempt:
-            time.sleep(0.2 * 2**attempt)
+            time.sleep(min(15.0, pause_seconds() * 2 ** (attempt - 1)))
         request = signed_request(access, address, method, key, query)
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
