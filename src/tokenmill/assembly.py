@@ -30,12 +30,12 @@ from tokenmill.engines.placing.placing_run import PlacingRun
 from tokenmill.engines.run import EncodingRun, FilesRun, PlanRun, Run, UnitsRun
 from tokenmill.errors import Interrupted, TokenmillError, UsageError
 from tokenmill.formats import copies_of
-from tokenmill.inputs.segments import UnitId
 from tokenmill.output import commit as committing
 from tokenmill.output.file_maker import FileMaker, FileTask
 from tokenmill.output.file_tasks import FileJob, weight_of
 from tokenmill.output.journal import UnitRecord
 from tokenmill.output.manifest import Manifest
+from tokenmill.output.objects.record_table import RecordTable
 from tokenmill.output.objects.records import recorded_units
 from tokenmill.output.recovery import JobState, open_placed
 from tokenmill.output.workspace import WorkArea
@@ -117,13 +117,13 @@ def placed_units(
     settings: RunSettings,
     budget: Budget,
     workspace: WorkArea,
-    recorded: dict[UnitId, UnitRecord],
+    recorded: RecordTable,
     log: EventLog,
     check_interrupt: Callable[[], None],
 ) -> Iterator[tuple[PlacingRun, list[UnitRecord]]]:
     """Give all units their places; by this process if that is quicker than to start workers. And
     what an earlier run has done of the second half of a shuffled job."""
-    read = sum(8 * one.counts.documents for one in recorded.values())
+    read = sum(8 * one.counts.documents for one in recorded.records())
     few = read < settings.make_bytes or plan.settings.by_key
     chosen = msgspec.structs.replace(settings, workers=0) if few else settings
     books, placed, ordered = open_placed(plan, chosen, workspace, recorded, check_interrupt)

@@ -23,6 +23,7 @@ from tokenmill.output.objects.parts import (
     read_notes,
     refuse_missing,
 )
+from tokenmill.output.objects.record_table import RecordTable
 from tokenmill.output.objects.records import recorded_units
 from tokenmill.output.objects.workspace import ObjectWorkspace
 from tokenmill.output.recovery import read_plan
@@ -141,9 +142,9 @@ def _finish(
     return record or {"units": len(recorded)}, sorted_ones
 
 
-def _refuse_incomplete(plan: Plan, workspace: ObjectWorkspace) -> Any:
+def _refuse_incomplete(plan: Plan, workspace: ObjectWorkspace) -> RecordTable:
     """All recorded units. Raises if some are missing, and says whose they are."""
     leases, recorded = list(leases_of(plan.sources)), recorded_units(plan, workspace)
-    missing = missing_leases(leases, CutSources(workspace), recorded)
+    missing = missing_leases(leases, CutSources(workspace), recorded.complete_segments())
     refuse_missing(missing, len(leases), read_notes(workspace.store), workspace.where())
     return recorded

@@ -3,75 +3,43 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support.part_processes import PARTS, SMALL, finish, start, words
 from support.parts import JOBS, job_of, write_inputs
 
 from reliability.corpus import dataset_bytes
 from tokenmill import pipeline
 
-PARTS = 16
-SMALL = {"LEASE_BYTES": "700", "RANGE_BYTES": "2000", "MAX_RUNS": "4", "SYNC_SECONDS": "0"}
 
-
-def words(given: list[Path], options: dict[str, Any]) -> list[str]:
-    told = [str(path) for path in given]
-    for name, value in options.items():
-        option = "--" + name.replace("_", "-")
-        told += [option] if value is True else [option, str(value)]
-    return told
-
-
-def start(*arguments: str, **more: str) -> subprocess.Popen[bytes]:
-    env = {**os.environ, **{f"TOKENMILL_{k}": v for k, v in {**SMALL, **more}.items()}}
-    return subprocess.Popen(
-        [sys.executable, "-m", "tokenmill", *arguments],
-        env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-
-
-def finish(output: Path) -> tuple[int, str]:
-    process = start("finish", str(output), "--workers", "1", "--json")
-    told, _ = process.communicate(timeout=120)
-    return process.returncode, told.decode()
-
-
-@pytest.mark.parametrize("job", ["llmc"])
 def test_sixteen_parts_in_any_order_give_the_bytes_of_one_run(
-    job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One is killed, two run at once, and some run twice. Where no process matters, there is none;
+    tests/long/test_parts.py has all of them as processes."""
     for name, value in SMALL.items():
         monkeypatch.setenv(f"TOKENMILL_{name}", value)
-    given, options = job_of(job, write_inputs(tmp_path / "in", more=20))
+    given, options = job_of("llmc", write_inputs(tmp_path / "in", more=20))
     pipeline.prepare(given, tmp_path / "one", workers=0, **options)
-    rng, out = random.Random(job), tmp_path / "out"
-    told = ["prepare", *words(given, options), "-o", str(out), "--workers", "0", "--quiet"]
+    rng, out = random.Random(1), tmp_path / "out"
     order = rng.sample(range(PARTS), PARTS)
-    victims, twice = order[:3], order[3:5]
-    running: list[tuple[int, subprocess.Popen[bytes]]] = []
-    for turn, number in enumerate([*order, *twice, *victims]):
-        running.append((number, start(*told, "--part", f"{number}/{PARTS}")))
-        if turn < len(victims) and len(running) == 1:
-            time.sleep(rng.random() * 1.5)
-            running[0][1].send_signal(signal.SIGKILL)
-        if len(running) == 2:  # two at once
-            for mine, process in running:
-                _, said = process.communicate(timeout=120)
-                assert process.returncode in (0, 4, -9), said.decode()
-                if process.returncode == -9:
-                    assert mine in victims
-            running = []
-    for _, process in running:
-        process.communicate(timeout=120)
-        assert process.returncode in (0, 4)
+    victim, other, *rest = order
+    told = ["prepare", *words(given, options), "-o", str(out), "--workers", "0", "--quiet"]
+    killed = start(*told, "--part", f"{victim}/{PARTS}", FAIL="kill@3 write *")
+    killed.communicate(timeout=120)
+    assert killed.returncode == -9
+    for number in [*rest, *rest[:2]]:
+        pipeline.prepare(given, out, workers=0, part=f"{number}/{PARTS}", **options)
+    code, answer = finish(out)
+    numbers = ", ".join(map(str, sorted((victim, other))))
+    assert code == 2
+    assert f"{numbers} of 16" in json.loads(answer)["error"]["hint"]
+    both = [start(*told, "--part", f"{number}/{PARTS}") for number in (victim, other)]
+    for process in both:
+        _, said = process.communicate(timeout=120)
+        assert process.returncode in (0, 4), said.decode()
     code, answer = finish(out)
     assert code == 4, answer  # a row is quarantined
     assert dataset_bytes(out) == dataset_bytes(tmp_path / "one")

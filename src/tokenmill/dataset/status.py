@@ -21,7 +21,6 @@ from tokenmill.output.objects.part_job import bound_to
 from tokenmill.output.objects.parts import (
     CutSources,
     PartNote,
-    complete_segments,
     missing_leases,
     read_notes,
 )
@@ -161,14 +160,14 @@ def _on_several(workspace: ObjectWorkspace, directory: str) -> Status:
     plan = bound_to(workspace)
     records = recorded_units(plan, workspace)
     counts = Counts()
-    for record in records.values():
+    for record in records.records():
         counts.add(record.counts)
+    complete = records.complete_segments()
     leases, cuts = list(leases_of(plan.sources)), CutSources(workspace)
-    missing = {lease.number for lease in missing_leases(leases, cuts, records)}
-    complete = complete_segments(records)
+    missing = {lease.number for lease in missing_leases(leases, cuts, complete)}
     done = sum(
         segment.size
-        for number in {source for source, _ in complete}
+        for number in complete.sources()
         for segment in cuts.of(number) or ()
         if (number, segment.number) in complete
     )

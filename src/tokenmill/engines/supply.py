@@ -154,7 +154,8 @@ class Downloads:
         with self._change:
             if self._cut(source.number) != segments:
                 self.workspace.put_cut(source.number, msgspec.json.encode(segments))
-            self._cuts[source.number] = segments
+            if source.remote is not None:  # nobody asks for those of a file that is here
+                self._cuts[source.number] = segments
             empty = not segments and self._is_done(source.number)
         if empty:  # no unit of it will ever be durable
             self._remove(source.number)

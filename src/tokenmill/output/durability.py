@@ -20,7 +20,7 @@ import numpy as np
 from tokenmill.errors import RefusedError
 from tokenmill.inputs.segments import UnitId
 from tokenmill.output.journal import AsideRecord, UnitRecord, frame_record, journal_header
-from tokenmill.output.workspace import JOURNAL, WorkArea
+from tokenmill.output.workspace import JOURNAL, RECORDS, WorkArea
 from tokenmill.planning.plan import Plan
 from tokenmill.settings import RunSettings
 from tokenmill.tokens.counts import Counts, MixCounts
@@ -31,7 +31,9 @@ from tokenmill.tokens.splits import U64
 class UnitTable:
     """Every unit and piece of the dataset in compact columns: some 200 bytes a unit."""
 
-    def __init__(self, sources: int) -> None:
+    def __init__(self, sources: int, *, counts_only: bool = False) -> None:
+        """`counts_only`: of units that have no places yet, which are told again with them."""
+        self.counts_only = counts_only
         self.by_source = [Counts() for _ in range(sources)]
         self.mix_counts: list[MixCounts] = []  # by source, of a mixture: once all is chosen
         self.file_ids: dict[str, int] = {}
@@ -48,6 +50,8 @@ class UnitTable:
         unit = record.unit
         if unit.source < len(self.by_source):  # else it brings documents of units into order
             self.by_source[unit.source].add(record.counts)
+            if self.counts_only:
+                return
             self.units.extend(
                 (unit.source, unit.segment, unit.part, record.before.rows, record.counts.rows)
             )
@@ -208,7 +212,7 @@ class UnitLog:
     ) -> None:
         self.plan, self.run = plan, run
         self.workspace = workspace
-        self.ledger = UnitTable(len(plan.sources))
+        self.ledger = UnitTable(len(plan.sources), counts_only=log == RECORDS)
         for record in durable:
             self.ledger.add(record, workspace.object_of(record))
         self.resumed_units = sum(record.unit.source < len(plan.sources) for record in durable)

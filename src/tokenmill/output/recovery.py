@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from tokenmill.output.durability import UnitLog
 from tokenmill.output.journal import UnitRecord, unit_record
 from tokenmill.output.manifest import Manifest
 from tokenmill.output.objects.opening import refuse_begun_here
-from tokenmill.output.objects.records import compared
+from tokenmill.output.objects.records import recorded_units
 from tokenmill.output.workspace import FILES, JOURNAL, RECORDS, WORK, WorkArea, Workspace
 from tokenmill.planning.leases import Lease
 from tokenmill.planning.plan import (
@@ -154,7 +154,7 @@ def open_placed(
     plan: Plan,
     run: RunSettings,
     workspace: WorkArea,
-    recorded: dict[UnitId, UnitRecord],
+    recorded: Mapping[UnitId, UnitRecord],
     check_interrupt: Callable[[], None],
 ) -> tuple[UnitLog, list[UnitRecord], list[UnitRecord]]:
     """The log of units that have their places; what is in it of the inputs' units, and of the
@@ -162,9 +162,13 @@ def open_placed(
     records, length = workspace.read_log(JOURNAL, plan.work_fingerprint, unit_record)
     last = {record.unit: record for record in records}  # a later one replaces an earlier one
     placed, ordered = _halves(plan, list(last.values()))
-    names = {unit: workspace.object_of(record) for unit, record in recorded.items()}
     # Their objects are known to be whole, or are compared when they are read.
-    placed = [one for one in placed if workspace.object_of(one) == names.get(one.unit)]
+    placed = [
+        one
+        for one in placed
+        if (found := recorded.get(one.unit)) is not None
+        and workspace.object_of(one) == workspace.object_of(found)
+    ]
     ordered = _intact(workspace, ordered, check_interrupt)
     return UnitLog(plan, run, workspace, placed + ordered, length, {}), placed, ordered
 
@@ -469,12 +473,14 @@ def recover(
     """The units that are durable and intact. The units of a file touched since are done again
     and must come out the same: size and sampled content agree, but only that is proof."""
     log = RECORDS if is_relative(plan, workspace) else JOURNAL
-    records, length = workspace.read_log(log, plan.work_fingerprint, unit_record)
-    latest = {record.unit: record for record in records}
+    latest: Mapping[UnitId, UnitRecord]
     if log == RECORDS:
-        latest = compared(plan, records)
+        latest, length = recorded_units(plan, workspace), 0
+    else:
+        records, length = workspace.read_log(log, plan.work_fingerprint, unit_record)
+        latest = {record.unit: record for record in records}
     if segments is not None:  # of one part; the others look after theirs
-        latest = {u: one for u, one in latest.items() if (u.source, u.segment) in segments}
+        latest = {u: latest[u] for u in latest if (u.source, u.segment) in segments}
     touched = {source.number for source in plan.sources if _was_touched(source, bound)}
     count = len(plan.sources)
     expected = {u: record for u, record in latest.items() if origin_of(u.source, count) in touched}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 
 from tokenmill.engines import events
@@ -11,10 +12,11 @@ from tokenmill.engines.messages import PlaceUnits
 from tokenmill.engines.observer import EventLog
 from tokenmill.engines.placing.place_worker import PlaceJob, PlaceWorker
 from tokenmill.engines.run import PlanRun
-from tokenmill.inputs.segments import Segment, UnitId
+from tokenmill.inputs.segments import Segment
 from tokenmill.inputs.source import Source
 from tokenmill.output.durability import UnitLog
 from tokenmill.output.journal import UnitRecord
+from tokenmill.output.objects.record_table import RecordTable
 from tokenmill.planning.plan import Plan
 from tokenmill.system.memory import Budget
 
@@ -39,7 +41,7 @@ class PlacingRun(PlanRun):
         plan: Plan,
         budget: Budget,
         books: UnitLog,
-        recorded: dict[UnitId, UnitRecord],
+        recorded: RecordTable,
         placed: list[UnitRecord],
         log: EventLog,
         check_interrupt: Callable[[], None],
@@ -75,10 +77,13 @@ class PlacingRun(PlanRun):
 
 
 def _in_order(
-    plan: Plan, recorded: dict[UnitId, UnitRecord], placed: list[UnitRecord]
+    plan: Plan, recorded: RecordTable, placed: list[UnitRecord]
 ) -> Iterator[SegmentProgress]:
-    written, found = by_segment(placed), by_segment(recorded[unit] for unit in sorted(recorded))
-    for key, records in found.items():
+    written = by_segment(placed)
+    for key, found in itertools.groupby(
+        recorded.records(), key=lambda one: (one.unit.source, one.unit.segment)
+    ):
+        records = list(found)
         # Its size is told to nobody: documents and bytes were counted when it was encoded.
         progress = _RecordedSegment(Segment(*key, 0, 0, 0), plan.sources[key[0]], records)
         for record in written.pop(key, ()):

@@ -16,16 +16,14 @@ from typing import Any
 import msgspec
 
 from tokenmill.errors import RefusedError, StorageError
-from tokenmill.inputs.segments import Segment, UnitId
-from tokenmill.output.journal import UnitRecord
+from tokenmill.inputs.segments import Segment
+from tokenmill.output.objects.record_table import CompleteSegments
 from tokenmill.output.workspace import WORK, WorkArea
 from tokenmill.planning.leases import Lease, Part, segments_in
 from tokenmill.system.store import ObjectStore, read_small
 
 PARTS = f"{WORK}/parts"
 MANY = 20  # numbers in a message
-
-Records = Mapping[UnitId, UnitRecord]
 
 
 class PartNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +69,9 @@ class CutSources:
         """None: no part has opened it yet."""
         if source not in self._cuts:
             content = self._workspace.cut(source)
-            self._cuts[source] = None
+            # Only the last one is kept, for the next lease of the same file: all segments of
+            # 100 TB would take a gigabyte.
+            self._cuts = {source: None}
             if content is not None:
                 with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
                     self._cuts[source] = msgspec.json.decode(content, type=list[Segment])
@@ -88,21 +88,11 @@ class CutSources:
         return found
 
 
-def complete_segments(records: Records) -> set[tuple[int, int]]:
-    """Source and number of the segments whose units are all recorded."""
-    last: dict[tuple[int, int], int] = {}
-    count: dict[tuple[int, int], int] = {}
-    for unit, record in records.items():
-        key = unit.source, unit.segment
-        count[key] = count.get(key, 0) + 1
-        if record.last:
-            last[key] = unit.part
-    return {key for key, part in last.items() if count[key] == part + 1}
-
-
-def missing_leases(leases: Iterable[Lease], cuts: CutSources, records: Records) -> list[Lease]:
+def missing_leases(
+    leases: Iterable[Lease], cuts: CutSources, complete: CompleteSegments
+) -> list[Lease]:
     """The leases of which a unit is not recorded."""
-    complete, missing = complete_segments(records), []
+    missing: list[Lease] = []
     for lease in leases:
         segments = cuts.segments(lease)
         if segments is None or any((s.source, s.number) not in complete for s in segments):

@@ -6,16 +6,18 @@ twice, or at the same time on two machines, adds nothing new. What differs is fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import cast
 
 import msgspec
 import xxhash
 
 from tokenmill.errors import RefusedError
 from tokenmill.inputs.segments import UnitId
-from tokenmill.output.journal import Record, UnitRecord, unit_record
+from tokenmill.output.journal import Record, UnitRecord, journal_header, unit_record
 from tokenmill.output.objects.log import valid_records
-from tokenmill.output.workspace import RECORDS, WorkArea
+from tokenmill.output.objects.record_table import RecordTable
+from tokenmill.output.workspace import RECORDS, WORK, WorkArea
 from tokenmill.planning.plan import Plan
 from tokenmill.system.store import ObjectStore, read_small
 
@@ -42,21 +44,34 @@ def read_hashed(
     store: ObjectStore, folder: str, header: bytes, decode: Callable[[bytes], Record]
 ) -> list[Record]:
     """The valid records. What is damaged is left out: what it names is done again."""
-    records: list[Record] = []
+    return list(each_hashed(store, folder, header, decode))
+
+
+def each_hashed(
+    store: ObjectStore, folder: str, header: bytes, decode: Callable[[bytes], Record]
+) -> Iterator[Record]:
+    """The same, one by one."""
     for name in list(store.names(f"{folder}/")):
         try:
             content = read_small(store, name)
         except FileNotFoundError:  # the job is being removed
             continue
-        records += valid_records(content, header, decode)
-    return records
+        yield from valid_records(content, header, decode)
 
 
-def recorded_units(plan: Plan, workspace: WorkArea) -> dict[UnitId, UnitRecord]:
+def recorded_units(plan: Plan, workspace: WorkArea) -> RecordTable:
     """Every unit that is recorded, once. Records of one unit must be equal: else an input was
     not the same for all who read it."""
-    records, _ = workspace.read_log(RECORDS, plan.work_fingerprint, unit_record)
-    return compared(plan, records)
+    header = journal_header(plan.work_fingerprint)
+    store = cast("ObjectStore", workspace.store)
+    records = each_hashed(
+        store, f"{WORK}/{RECORDS}", header, lambda body: (unit_record(body), body)
+    )
+
+    def choose(found: list[UnitRecord]) -> UnitRecord:
+        return next(iter(compared(plan, found).values()))
+
+    return RecordTable(records, choose, workspace.local)
 
 
 def compared(plan: Plan, records: Iterable[UnitRecord]) -> dict[UnitId, UnitRecord]:

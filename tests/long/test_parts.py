@@ -1,0 +1,50 @@
+"""Sixteen parts as processes: in random order, some twice, some killed, two at once."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from support.part_processes import PARTS, SMALL, finish, start, words
+from support.parts import job_of, write_inputs
+
+from reliability.corpus import dataset_bytes
+from tokenmill import pipeline
+
+
+@pytest.mark.parametrize("job", ["llmc", "shuffled"])
+def test_sixteen_parts_in_any_order_give_the_bytes_of_one_run(
+    job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in SMALL.items():
+        monkeypatch.setenv(f"TOKENMILL_{name}", value)
+    given, options = job_of(job, write_inputs(tmp_path / "in", more=20))
+    pipeline.prepare(given, tmp_path / "one", workers=0, **options)
+    rng, out = random.Random(job), tmp_path / "out"
+    told = ["prepare", *words(given, options), "-o", str(out), "--workers", "0", "--quiet"]
+    order = rng.sample(range(PARTS), PARTS)
+    victims, twice = order[:3], order[3:5]
+    running: list[tuple[int, subprocess.Popen[bytes]]] = []
+    for turn, number in enumerate([*order, *twice, *victims]):
+        running.append((number, start(*told, "--part", f"{number}/{PARTS}")))
+        if turn < len(victims) and len(running) == 1:
+            time.sleep(rng.random() * 1.5)
+            running[0][1].send_signal(signal.SIGKILL)
+        if len(running) == 2:  # two at once
+            for mine, process in running:
+                _, said = process.communicate(timeout=120)
+                assert process.returncode in (0, 4, -9), said.decode()
+                if process.returncode == -9:
+                    assert mine in victims
+            running = []
+    for _, process in running:
+        process.communicate(timeout=120)
+        assert process.returncode in (0, 4)
+    code, answer = finish(out)
+    assert code == 4, answer  # a row is quarantined
+    assert dataset_bytes(out) == dataset_bytes(tmp_path / "one")
+    assert not list(out.glob(".*"))
