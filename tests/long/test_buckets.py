@@ -1,4 +1,4 @@
-"""Ray, 16 parts and a shuffled order into a bucket: each with the bytes and manifest of a folder."""
+"""Ray, 16 parts and a shuffled order into a bucket: the bytes and the manifest of a folder."""
 
 from __future__ import annotations
 

@@ -78,6 +78,15 @@ class CheckedStore(Store):
     def list(self, folder: str) -> Iterator[str]:
         return self._store.list(folder)
 
+    def write_whole(self, name: str, content: bytes) -> None:
+        raise TypeError("a finished dataset is only read")
+
+    def create(self, name: str, content: bytes) -> None:
+        raise TypeError("a finished dataset is only read")
+
+    def remove(self, name: str) -> bool:
+        raise TypeError("a finished dataset is only read")
+
     def read(self, name: str, offset: int, length: int) -> bytes:
         self._compare(name, offset, offset + length)
         held, begin, content = self._last
