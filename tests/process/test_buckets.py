@@ -345,7 +345,7 @@ def test_a_dataset_in_a_bucket_is_reused_and_mixed_like_that_of_a_folder(
     pipeline.prepare(inputs, address, workers=0, **OPTIONS)
     options = {**OPTIONS, "shard_tokens": 1500, "workers": workers}
     result = pipeline.prepare(inputs, tmp_path / "new", reuse=address, **options)
-    assert result.run["reuse"]["reused_documents"] == 70
+    assert result.run["reused"]["documents"] == 70
     pipeline.prepare(inputs, tmp_path / "all", **options)
     assert dataset_bytes(tmp_path / "new") == dataset_bytes(tmp_path / "all")
     with pytest.raises(UsageError, match="is the output itself"):
