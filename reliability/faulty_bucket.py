@@ -172,7 +172,7 @@ def _served(server: Any) -> Iterator[Any]:
 @contextlib.contextmanager
 def moto_server() -> Iterator[tuple[str, int]]:
     """moto's S3 server on loopback: host and port. All of a process share what is stored."""
-    from moto.server import DomainDispatcherApplication, create_backend_app
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import ThreadedWSGIServer
 
     class Moto(_Tracked, ThreadedWSGIServer):

@@ -1,4 +1,4 @@
-"""Ray, 16 parts and a shuffled order into a bucket: each with the bytes and manifest of a folder."""
+"""Ray, 16 parts and a shuffled order into a bucket: the bytes and the manifest of a folder."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.commands import process
 
 import tokenmill
 from reliability.corpus import dataset_bytes, documents, write_jsonl, write_parquet
@@ -61,6 +62,11 @@ def test_however_it_is_made_a_dataset_in_a_bucket_is_that_of_a_folder(
         tokenmill.finish(address, workers=0)
     else:
         pytest.importorskip("ray")
-        pipeline.prepare(inputs, address, workers=2, engine="ray", **options)
+        order = ("--shuffle", "--seed", 3) if shuffle else ()
+        done = process(
+            *("prepare", *inputs, "-o", address, "--engine", "ray", "--workers", 2, *order),
+            *("--format", "llmc", "--name", "x", "--shard-tokens", 3000, "--val", "docs:5"),
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
     check_same(server, folder, tmp_path / "out")
     assert tokenmill.verify(address).ok

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.commands import token_bytes
 
 import tokenmill
 from reliability.corpus import dataset_bytes, documents, write_jsonl, write_parquet
@@ -33,10 +34,26 @@ from reliability.faulty_bucket import (
 )
 from tokenmill import pipeline
 from tokenmill.dataset.status import status
-from tokenmill.errors import RefusedError, StorageError, TokenmillError, UsageError
+from tokenmill.errors import (
+    RefusedError,
+    StorageError,
+    TokenmillError,
+    UsageError,
+    VerificationError,
+)
 from tokenmill.output.objects.creating import create_once
 from tokenmill.system.buckets.bucket import PART_BYTES, Bucket
 
+MIX = """
+tokens = 4000
+[source.old]
+inputs = ["dataset:{place}"]
+weight = 0.5
+[source.text]
+inputs = ["{text}"]
+weight = 0.5
+max_epochs = 9
+"""
 OPTIONS: dict[str, Any] = {
     "format": "llmc", "name": "x", "shard_tokens": 2000, "val": "docs:5", "encoder_check": "none",
 }  # fmt: skip
@@ -313,6 +330,47 @@ def test_a_shuffled_dataset_in_a_bucket_is_that_of_a_folder(
     pipeline.prepare(inputs, tmp_path / "out", workers=0, **options)
     pipeline.prepare(inputs, f"s3://{BUCKET}/{folder}", workers=2, **options)
     check_done(server, folder, dataset_bytes(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_dataset_in_a_bucket_is_reused_and_mixed_like_that_of_a_folder(
+    server: FaultyBucket,
+    folder: str,
+    inputs: list[Path],
+    folder_of: Path,
+    tmp_path: Path,
+    workers: int,
+) -> None:
+    address = f"s3://{BUCKET}/{folder}/old"
+    pipeline.prepare(inputs, address, workers=0, **OPTIONS)
+    options = {**OPTIONS, "shard_tokens": 1500, "workers": workers}
+    result = pipeline.prepare(inputs, tmp_path / "new", reuse=address, **options)
+    assert result.run["reused"]["documents"] == 70
+    pipeline.prepare(inputs, tmp_path / "all", **options)
+    assert dataset_bytes(tmp_path / "new") == dataset_bytes(tmp_path / "all")
+    with pytest.raises(UsageError, match="is the output itself"):
+        pipeline.prepare(inputs, address, reuse=f"{address}/", **options)
+    for name, place in (("bucket", address), ("folder", folder_of)):
+        mix = tmp_path / f"{name}.toml"
+        mix.write_text(MIX.format(place=place, text=inputs[1]))
+        pipeline.prepare([], tmp_path / name, mix=mix, **{**options, "val": 0.1})
+    assert token_bytes(tmp_path / "bucket") == token_bytes(tmp_path / "folder")
+    assert server.count("get") < 200
+
+
+def test_a_changed_byte_of_a_dataset_in_a_bucket_that_is_mixed_is_an_error(
+    server: FaultyBucket, folder: str, inputs: list[Path], tmp_path: Path
+) -> None:
+    address = f"s3://{BUCKET}/{folder}"
+    pipeline.prepare(inputs, address, workers=0, **OPTIONS)
+    store, name = Bucket(address), "x_train_000001.bin"
+    content = bytearray(store.read(name, 0, 1 << 30))
+    content[-9] ^= 1
+    store.write_whole(name, bytes(content))
+    options = {**OPTIONS, "val": 0.1}
+    (tmp_path / "mix.toml").write_text(MIX.format(place=address, text=inputs[1]))
+    with pytest.raises(VerificationError, match=f"{address}/{name}: was changed"):
+        pipeline.prepare([], tmp_path / "out", mix=tmp_path / "mix.toml", workers=0, **options)
 
 
 def test_another_plan_is_refused_and_overwrite_removes_what_was_there(

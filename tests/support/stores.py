@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reliability.faulty_bucket import moto_server
 from support import commands
 from support.hub import environment
+
+from reliability.faulty_bucket import moto_server
 
 
 def command(*args: object, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

@@ -29,13 +29,14 @@ from tokenmill.planning.reuse import (
     tokenizer_difference,
 )
 from tokenmill.settings import PlanSettings
+from tokenmill.system.buckets.address import is_bucket, parse_address
 
 LEAVE_OUT = "leave --reuse out to encode all of it"
 
 
 def find_reuse(directory: str, plan: Plan, output: str | os.PathLike[str]) -> Reuse:
     """The sources that need not be encoded. Refuses a dataset that is of no use."""
-    if os.path.realpath(directory) == os.path.realpath(output):
+    if _place(directory) == _place(output):
         raise UsageError(
             f"--reuse {directory}: is the output itself",
             hint="write the new dataset to another folder",
@@ -70,12 +71,12 @@ def find_reuse(directory: str, plan: Plan, output: str | os.PathLike[str]) -> Re
 def find_prepared(path: str, settings: PlanSettings, output: str) -> SourceListing:
     """A prepared dataset as one source of a plan, a row for each document of its training split.
     Refuses a dataset whose ids are not those of the plan's tokenizer."""
-    folder = os.path.abspath(path)
-    if os.path.realpath(folder) == os.path.realpath(output):
+    folder = _place(path) if is_bucket(path) else os.path.abspath(path)
+    if _place(folder) == _place(output):
         raise UsageError(
             f"{DATASET}{path}: is the output itself", hint="write the mixture to another folder"
         )
-    if not os.path.isdir(folder):
+    if not is_bucket(folder) and not os.path.isdir(folder):
         raise InputError(f"{DATASET}{path}: no such folder")
     old = open_dataset(folder)
     manifest = old.manifest
@@ -98,21 +99,27 @@ def find_prepared(path: str, settings: PlanSettings, output: str) -> SourceListi
     rows = found.stop - found.first
     begin = int(stream.bounds(found.first, found.first + 1)[0])
     end = int(stream.bounds(found.stop - 1, found.stop)[-1])
-    stat = os.stat(os.path.join(folder, MANIFEST))
+    stat = None if is_bucket(folder) else os.stat(os.path.join(folder, MANIFEST))
     source = Source(
         number=0,
-        name=os.path.basename(os.path.abspath(folder)),
+        name=folder if is_bucket(folder) else os.path.basename(folder),
         path=folder,
         kind=PREPARED.name,
         size=ID_BYTES * (end - begin - rows * stream.frame),
         fingerprint=FINGERPRINT + manifest.checksum,
-        mtime_ns=stat.st_mtime_ns,
-        ctime_ns=stat.st_ctime_ns,
-        inode=stat.st_ino,
+        mtime_ns=stat.st_mtime_ns if stat else 0,
+        ctime_ns=stat.st_ctime_ns if stat else 0,
+        inode=stat.st_ino if stat else 0,
         rows=rows,
         as_kind=PREPARED.name,
     )
     return SourceListing((source,), tuple(_left_out(old, path, rows)))
+
+
+def _place(path: str | os.PathLike[str]) -> str:
+    """The same for two names of one folder."""
+    name = os.fspath(path)
+    return str(parse_address(name)) if is_bucket(name) else os.path.realpath(name)
 
 
 def _left_out(old: Dataset, path: str, rows: int) -> Iterator[SkippedFile]:

@@ -41,6 +41,7 @@ from tokenmill.planning.plan import (
     without_amounts,
 )
 from tokenmill.settings import RunSettings
+from tokenmill.system.buckets.address import is_bucket
 from tokenmill.system.interrupts import keeping_work
 from tokenmill.system.store import read_small, read_whole
 from tokenmill.tokens.order import origin_of
@@ -407,7 +408,7 @@ def _local(plan: Plan) -> tuple[Source, ...]:
     return tuple(
         msgspec.structs.replace(source, path=os.path.abspath(source.path))
         for source in plan.sources
-        if source.remote is None and source.path
+        if source.remote is None and source.path and not is_bucket(source.path)
     )
 
 

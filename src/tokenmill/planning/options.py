@@ -486,9 +486,13 @@ def run_settings(options: Options, budget: Budget, encoding: Encoding) -> RunSet
         keep_downloads=options.keep_downloads,
         downloads=options.downloads,
         scratch=os.path.abspath(options.scratch) if options.scratch else "",
-        reuse=os.path.abspath(options.reuse) if options.reuse else "",
+        reuse=_absolute(options.reuse) if options.reuse else "",
         engine=options.engine,
         ray_address=options.ray_address,
         max_actors=options.workers or 0,
         **timer_knobs(),
     )
+
+
+def _absolute(place: str) -> str:
+    return str(parse_address(place)) if is_bucket(place) else os.path.abspath(place)

@@ -22,7 +22,7 @@ from tokenmill.output.prepared.checked_store import CheckedStore
 from tokenmill.output.prepared.documents import DocumentStream, streams_in
 from tokenmill.output.stored import StreamFiles
 from tokenmill.planning.reuse import Reuse
-from tokenmill.system.store import FolderStore
+from tokenmill.system.store import store_of
 from tokenmill.texts import I64
 from tokenmill.tokenizer.encoders.fast import U32
 from tokenmill.tokenizer.known import KnownIds
@@ -42,7 +42,7 @@ class OldDocuments:
 
     def __init__(self, reuse: Reuse, session: EncoderSession) -> None:
         self.reuse = reuse
-        manifest = Manifest.load(FolderStore(reuse.directory))
+        manifest = Manifest.load(store_of(reuse.directory))
         self._store = CheckedStore(reuse.directory, manifest, *TOLD)
         if manifest.checksum != reuse.checksum:
             raise self._store.damaged("", "was changed since this run began")

@@ -16,6 +16,7 @@ from tokenmill.inputs.kind import InputKind, ReadRequest
 from tokenmill.inputs.segments import SEGMENT_BYTES, Segment
 from tokenmill.inputs.source import Source
 from tokenmill.settings import Reading
+from tokenmill.system.buckets.address import is_bucket
 
 ID_BYTES = 4  # of an id while it is read: `size` of a source counts so
 MANIFEST_NAME = "manifest.json"
@@ -57,6 +58,8 @@ class PreparedDataset(InputKind):
 
     def refuse_changed(self, source: Source) -> None:
         """Its files are compared with its manifest wherever they are read."""
+        if is_bucket(source.path):  # its manifest is compared when a process opens it
+            return
         try:
             found = os.stat(os.path.join(source.path, MANIFEST_NAME)).st_mtime_ns
         except OSError as error:

@@ -17,7 +17,7 @@ from tokenmill.errors import VerificationError
 from tokenmill.output.editions import PIECES, UNITS
 from tokenmill.output.manifest import FileEntry, Manifest, checksum_of_digests
 from tokenmill.system.disk import Buffer
-from tokenmill.system.store import FolderStore, read_range
+from tokenmill.system.store import Store, read_range, store_of
 from tokenmill.texts import I64, Flags
 
 
@@ -29,14 +29,16 @@ class _Pieces(NamedTuple):
     compared: Flags
 
 
-class CheckedStore(FolderStore):
+class CheckedStore(Store):
     """The files that a manifest names, to be read; what was changed since is an error.
 
     `consequence` and `advice`: what the error says about it.
     """
 
     def __init__(self, path: str, manifest: Manifest, consequence: str, advice: str) -> None:
-        super().__init__(path)
+        self._store = store_of(path)
+        self.ranged = self._store.ranged
+        self._last: tuple[str, int, bytes] = ("", 0, b"")  # of a bucket: the piece compared last
         self.consequence, self.advice = consequence, advice
         self._entries = {entry.path: entry for entry in manifest.files}
         self._firsts: dict[str, int] = {}
@@ -61,23 +63,46 @@ class CheckedStore(FolderStore):
     def table(self, name: str) -> bytes:
         """A table of the index that is a single piece: its digest gives its checksum."""
         entry = self._entry(name)
-        content = read_range(FolderStore(self.path), name, 0, entry.size)
+        content = read_range(self._store, name, 0, entry.size)
         digest = xxhash.xxh3_64_intdigest(content).to_bytes(8, "little")
         if checksum_of_digests(digest) != entry.checksum:
             raise self.damaged(name, "was changed (its checksum differs)")
         return content
 
+    def where(self, name: str = "") -> str:
+        return self._store.where(name)
+
+    def size(self, name: str) -> int | None:
+        return self._store.size(name)
+
+    def list(self, folder: str) -> Iterator[str]:
+        return self._store.list(folder)
+
+    def write_whole(self, name: str, content: bytes) -> None:
+        raise TypeError("a finished dataset is only read")
+
+    def create(self, name: str, content: bytes) -> None:
+        raise TypeError("a finished dataset is only read")
+
+    def remove(self, name: str) -> bool:
+        raise TypeError("a finished dataset is only read")
+
     def read(self, name: str, offset: int, length: int) -> bytes:
         self._compare(name, offset, offset + length)
-        return super().read(name, offset, length)
+        held, begin, content = self._last
+        if held == name and begin <= offset and offset + length <= begin + len(content):
+            return content[offset - begin : offset - begin + length]
+        return self._store.read(name, offset, length)
 
     def stream(self, name: str, offset: int, length: int) -> Iterator[Buffer]:
         self._compare(name, offset, offset + length)
-        return super().stream(name, offset, length)
+        return self._store.stream(name, offset, length)
 
     def view(self, name: str) -> memoryview:
-        self._compare(name, 0, self._entry(name).size)
-        return super().view(name)
+        """A bucket's file is copied first, and the copy is compared: each byte is read once."""
+        whole = self._store.view(name) if self.ranged else None
+        self._compare(name, 0, self._entry(name).size, whole)
+        return self._store.view(name) if whole is None else whole
 
     def _entry(self, name: str) -> FileEntry:
         if name not in self._entries:
@@ -99,7 +124,7 @@ class CheckedStore(FolderStore):
             raise self.damaged(name, "its pieces are not those of the manifest")
         return _Pieces(ends, digests.tolist(), np.zeros(len(ends), bool))
 
-    def _compare(self, name: str, start: int, stop: int) -> None:
+    def _compare(self, name: str, start: int, stop: int, whole: memoryview | None = None) -> None:
         """Compare the pieces of bytes [start, stop) that were not compared before."""
         if stop <= start:
             return
@@ -113,16 +138,27 @@ class CheckedStore(FolderStore):
                 continue
             begin = int(pieces.ends[piece - 1]) if piece else 0
             end = int(pieces.ends[piece])
-            if self._digest(name, begin, end - begin) != pieces.digests[piece]:
+            found = (
+                self._digest(name, begin, end - begin) if whole is None else _of(whole[begin:end])
+            )
+            if found != pieces.digests[piece]:
                 raise self.damaged(name, f"was changed in bytes {begin} to {end - 1}")
             pieces.compared[piece] = True
 
     def _digest(self, name: str, offset: int, length: int) -> int:
         digest = xxhash.xxh3_64()
         try:
-            for content in super().stream(name, offset, length):
+            if self.ranged:  # what is read next is most often in this piece
+                self._last = (name, offset, self._store.read(name, offset, length))
+                return _of(self._last[2])
+            for content in self._store.stream(name, offset, length):
                 digest.update(content)
         except OSError as error:
             raise self.damaged(name, f"cannot be read: {error.strerror or error}") from None
         value: int = digest.intdigest()
         return value
+
+
+def _of(content: Buffer) -> int:
+    value: int = xxhash.xxh3_64_intdigest(content)
+    return value

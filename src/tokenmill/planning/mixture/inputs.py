@@ -17,6 +17,7 @@ from tokenmill.inputs.source import Source
 from tokenmill.planning.mixture.mix_file import DATASET, MixSource, Mixture
 from tokenmill.planning.options import Options
 from tokenmill.settings import PlanSettings
+from tokenmill.system.buckets.address import is_bucket
 
 
 def refuse_with_mixture(options: Options, inputs: Any) -> None:
@@ -126,10 +127,15 @@ def _rules_of(source: MixSource, rules: InputRules, text_column: str) -> InputRu
     return rules
 
 
+def _is_local(file: Source) -> bool:
+    """Not a file that is still to be downloaded, nor a prepared dataset in a bucket."""
+    return bool(file.path) and not is_bucket(file.path)
+
+
 def _refuse_in_two(found: list[Source]) -> None:
     seen: dict[str, Source] = {}
     for file in found:
-        place = os.path.realpath(file.path) if file.path else file.name
+        place = os.path.realpath(file.path) if _is_local(file) else file.name
         if place in seen:
             mine = [seen[place].mix, file.mix]
             raise InputError(
@@ -141,11 +147,13 @@ def _refuse_in_two(found: list[Source]) -> None:
 
 def _named_together(found: list[Source]) -> list[Source]:
     """Names from the common root of all local files; numbered in order."""
-    local = [os.path.dirname(file.path) for file in found if file.path]
+    local = [os.path.dirname(file.path) for file in found if _is_local(file)]
     root = os.path.commonpath(local) if local else ""
     return [
         msgspec.structs.replace(
-            file, number=number, name=os.path.relpath(file.path, root) if file.path else file.name
+            file,
+            number=number,
+            name=os.path.relpath(file.path, root) if _is_local(file) else file.name,
         )
         for number, file in enumerate(found)
     ]

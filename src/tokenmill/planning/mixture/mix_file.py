@@ -20,6 +20,7 @@ import msgspec
 from tokenmill.amounts import parse_count
 from tokenmill.errors import UsageError, did_you_mean
 from tokenmill.settings import MixSettings, MixShare, Val
+from tokenmill.system.buckets.address import is_bucket
 
 Unit = Literal["tokens", "documents"]
 REST = "rest"
@@ -195,16 +196,17 @@ def _inputs(where: str, value: Any, folder: str) -> tuple[str, ...]:
 
 
 def _check_dataset(where: str, path: str) -> None:
-    if not path or "://" in path:
+    if not path or ("://" in path and not is_bucket(path)):
         what = "names no folder" if not path else "is not on this machine"
         raise UsageError(
-            f"{where}: {what}", hint='write inputs = ["dataset:DIR"], DIR as seen from this file'
+            f"{where}: {what}",
+            hint='write inputs = ["dataset:DIR"], DIR as seen from this file, or an address (s3://)',
         )
 
 
 def _joined(folder: str, name: str) -> str:
     """As seen from here; of a folder's name with brackets in it, no pattern is made."""
-    if name.startswith(DATASET):
+    if name.startswith(DATASET) and not is_bucket(name.removeprefix(DATASET)):
         return DATASET + os.path.join(folder, name.removeprefix(DATASET))
     if "://" in name or os.path.isabs(name) or not folder:
         return name
