@@ -276,7 +276,21 @@ def start_engine(wanted: Options, output: Place) -> None:
         return
     if wanted.part:
         raise UsageError("--part contradicts --engine ray", hint="leave one of them out")
-    if wanted.workers == 0:
-        raise UsageError("--workers 0 contradicts --engine ray", hint="leave one of them out")
+    _refuse_no_workers(wanted.workers)
     if not isinstance(output, str | os.PathLike):
         raise UsageError("--engine ray: no other process could open this output")
+
+
+def refuse_export_on_ray(workers: int | None, options: dict[str, Any]) -> None:
+    """What `export` cannot do with several machines that write."""
+    _refuse_no_workers(workers)
+    if options.get("shuffle") or options.get("only"):
+        raise UsageError(
+            "--engine ray: export with --shuffle, --only or --by-source works on one machine only",
+            hint="leave --engine ray out",
+        )
+
+
+def _refuse_no_workers(workers: int | None) -> None:
+    if workers == 0:
+        raise UsageError("--workers 0 contradicts --engine ray", hint="leave one of them out")

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tokenmill.amounts import counted, parse_bytes, parse_count
-from tokenmill.assembly import assemble, encode, make_files, on_cluster, start_engine
+from tokenmill.assembly import (
+    assemble,
+    encode,
+    make_files,
+    on_cluster,
+    refuse_export_on_ray,
+    start_engine,
+)
 from tokenmill.engines.observer import EventLog, Observer
 from tokenmill.engines.run import EncodingRun
 from tokenmill.engines.supply import Downloads
@@ -447,13 +454,8 @@ def export(
     parsed = None if memory is None else parse_bytes(memory, what="--memory")
     budget = fit_budget(workers, parsed)
     on_ray = engine == "ray"
-    if on_ray and workers == 0:
-        raise UsageError("--workers 0 contradicts --engine ray", hint="leave one of them out")
-    if on_ray and (options.get("shuffle") or options.get("only")):
-        raise UsageError(
-            "--engine ray: export with --shuffle, --only or --by-source works on one machine only",
-            hint="leave --engine ray out",
-        )
+    if on_ray:
+        refuse_export_on_ray(workers, options)
     run = RunSettings(
         workers=budget.workers,
         memory=budget.memory,
@@ -462,7 +464,7 @@ def export(
         max_actors=workers or 0,
         **timer_knobs(),
     )
-    run = patient(run) if is_bucket(output) or on_ray else run
+    run = patient(run) if on_ray or is_bucket(output) else run
     if budget.note and observer:
         observer.note(budget.note)
     making = functools.partial(make_files, run, EventLog(observer or Observer()))

@@ -56,7 +56,7 @@ class NodeFigures(msgspec.Struct):
 
     node: str
     host: str
-    workers: int = 0  # that were started on it
+    workers: int = 0  # at a time
     units: int = 0
     tokens: int = 0
     text_bytes: int = 0

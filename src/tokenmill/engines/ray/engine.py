@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import deque
+from collections import Counter, deque
 from typing import Any
 
 import msgspec
@@ -46,7 +46,6 @@ class Actor:
         self.turns: deque[int] = deque()  # the slots whose tasks it has, in order
         self.placing = 0  # places that were sent and not yet used
         self.starting = False  # its worker has not said that it is ready
-        self.new = True  # not of an earlier run
 
     @property
     def busy(self) -> bool:
@@ -131,7 +130,6 @@ class RayEngine:
         if not actor.begun:
             self._compare(actor, answer)
             actor.begun = actor.starting = True
-            self.cluster.figures_of(actor.node, actor.host).workers += actor.new
             for slot in actor.slots:
                 self.dispatch.joined(slot)
             self._tell_workers()
@@ -199,7 +197,6 @@ class RayEngine:
             free = self.cluster.actors.pop() if self.cluster.actors else None
             slots = [next(self.numbers) for _ in range(self.slots)]
             actor = Actor(free or self._start_actor(), slots)
-            actor.new = free is None
             self.actors.append(actor)
             self.by_slot |= dict.fromkeys(actor.slots, actor)
             actor.call = actor.handle.begin.remote(self.job, self.run.settings.stuck_seconds)
@@ -222,8 +219,11 @@ class RayEngine:
         return self.cluster.ask(chosen.remote, self.run.check_interrupt)
 
     def _tell_workers(self) -> None:
-        nodes = [actor.node for actor in self.actors if actor.begun]
-        self.run.log.add(events.WorkersAtWork(len(nodes), len(set(nodes))))
+        nodes = Counter((actor.node, actor.host) for actor in self.actors if actor.begun)
+        for node, workers in nodes.items():
+            figures = self.cluster.figures_of(*node)
+            figures.workers = max(figures.workers, workers)
+        self.run.log.add(events.WorkersAtWork(nodes.total(), len(nodes)))
 
     def _compare(self, actor: Actor, hello: dict[str, Any]) -> None:
         actor.host, actor.node = hello["host"], hello["node"]
