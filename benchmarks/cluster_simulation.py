@@ -37,9 +37,9 @@ from tokenmill.engines.hunt import WorkerEnd
 from tokenmill.engines.messages import Activity, Report, TaskDone, UnitSummary, UnitWritten
 from tokenmill.engines.observer import EventLog, Observer
 from tokenmill.engines.placing.placing_run import PlacingRun
+from tokenmill.formats.base import MadeFile
 from tokenmill.inputs.segments import Segment, UnitId
 from tokenmill.inputs.source import Source
-from tokenmill.formats.base import MadeFile
 from tokenmill.output import commit as committing
 from tokenmill.output.durability import UnitLog
 from tokenmill.output.file_maker import PIECE_BYTES, FileMaker, FileTask
@@ -152,8 +152,8 @@ class Cluster:
         self.send(worker, messages.Ready())
 
     def hand_out(self) -> None:
-        for worker, order in self.dispatch.orders():
-            order = messages.decode_to_worker(messages.encode(order))
+        for worker, sent in self.dispatch.orders():
+            order = messages.decode_to_worker(messages.encode(sent))
             self.messages += 1
             self.turn += 1
             seconds = UNIT_BYTES / SPEED * self.rng.uniform(0.7, 1.3)
@@ -299,9 +299,7 @@ def placed(record: UnitRecord, before: State, rules: list[CutRule]) -> UnitRecor
             rows=before.rows + record.counts.rows,
             lines=before.lines + record.lines,
         ),
-        pieces=tuple(
-            PieceRecord(*place, digest(number, k, 1)) for k, place in enumerate(places)
-        ),
+        pieces=tuple(PieceRecord(*place, digest(number, k, 1)) for k, place in enumerate(places)),
         streams=(),
         object=object_name("", record)[1:],
     )

@@ -27,7 +27,7 @@ def test_sixteen_parts_in_any_order_give_the_bytes_of_one_run(
     order = rng.sample(range(PARTS), PARTS)
     victim, other, *rest = order
     told = ["prepare", *words(given, options), "-o", str(out), "--workers", "0", "--quiet"]
-    killed = start(*told, "--part", f"{victim}/{PARTS}", FAIL="kill@3 write *")
+    killed = start(*told, "--part", f"{victim}/{PARTS}", FAILPOINT="kill@3 write *")
     killed.communicate(timeout=120)
     assert killed.returncode == -9
     for number in [*rest, *rest[:2]]:

@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import xxhash
 
@@ -301,3 +301,9 @@ def trial_write(folder: Path) -> TrialWrite:
         remove_file(path)
         remove_file(path.with_name(f".{path.name}.tmp"))
     return TrialWrite(TRIAL_BYTES / max(seconds, 1e-6), small * 1000)
+
+
+def nameless_file(folder: Path) -> IO[bytes]:
+    """A scratch file of this process: it ends with its last use, whatever happens."""
+    with explained("make a scratch file in", folder):
+        return tempfile.TemporaryFile(dir=folder if folder.is_dir() else None)

@@ -7,7 +7,6 @@ a file without a name on this machine, and it is decoded when it is asked for.
 from __future__ import annotations
 
 import os
-import tempfile
 import weakref
 from array import array
 from bisect import bisect_left
@@ -20,7 +19,7 @@ import xxhash
 
 from tokenmill.inputs.segments import UnitId
 from tokenmill.output.journal import UnitRecord, unit_record
-from tokenmill.system.disk import explained
+from tokenmill.system.disk import explained, nameless_file
 from tokenmill.tokens.splits import U64
 
 # Which of several different records of a unit counts; raises if that is an error.
@@ -51,7 +50,7 @@ class RecordTable(Mapping[UnitId, UnitRecord]):
     ) -> None:
         """`records`: each with its stored form; `folder`: of this machine."""
         self._where = folder
-        self._file = tempfile.TemporaryFile(dir=folder if folder.is_dir() else None)  # noqa: SIM115
+        self._file = nameless_file(folder)
         weakref.finalize(self, self._file.close)
         segments, parts, places, digests = array("Q"), array("I"), array("Q"), array("Q")
         lasts, at = bytearray(), 0
