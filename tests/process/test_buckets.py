@@ -349,7 +349,7 @@ def test_a_dataset_in_a_bucket_is_reused_and_mixed_like_that_of_a_folder(
     pipeline.prepare(inputs, tmp_path / "all", **options)
     assert dataset_bytes(tmp_path / "new") == dataset_bytes(tmp_path / "all")
     with pytest.raises(UsageError, match="is the output itself"):
-        pipeline.prepare(inputs, address, reuse=f"{address}/", **options)
+        pipeline.prepare(inputs, f"{address}-x", reuse=f"{address}-x/", **options)
     for name, place in (("bucket", address), ("folder", folder_of)):
         mix = tmp_path / f"{name}.toml"
         mix.write_text(MIX.format(place=place, text=inputs[1]))
