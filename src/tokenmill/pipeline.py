@@ -453,17 +453,10 @@ def export(
         workers = 0  # it may not start any
     parsed = None if memory is None else parse_bytes(memory, what="--memory")
     budget = fit_budget(workers, parsed)
-    on_ray = engine == "ray"
-    if on_ray:
+    if on_ray := engine == "ray":
         refuse_export_on_ray(workers, options)
-    run = RunSettings(
-        workers=budget.workers,
-        memory=budget.memory,
-        engine=engine,
-        ray_address=ray_address,
-        max_actors=workers or 0,
-        **timer_knobs(),
-    )
+    run = RunSettings(workers=budget.workers, memory=budget.memory, engine=engine, **timer_knobs())
+    run = msgspec.structs.replace(run, ray_address=ray_address, max_actors=workers or 0)
     run = patient(run) if on_ray or is_bucket(output) else run
     if budget.note and observer:
         observer.note(budget.note)
