@@ -206,35 +206,41 @@ def _disconnect(ray: Any) -> None:
 
 
 def _connect(ray: Any, address: str) -> None:
+    if not address:
+        # In this thread: Linux ends the processes of a new cluster with the thread that began them.
+        _init(ray, "local", include_dashboard=False)
+        return
     _refuse_silent_port(address)
     # A record of a cluster that has ended makes ray.init wait for minutes: not this thread.
-    failure: list[BaseException] = []
+    failure: list[RefusedError] = []
     done = threading.Event()
 
     def connect() -> None:
         try:
-            ray.init(
-                address=address or "local",
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                **({} if address else {"include_dashboard": False}),
-            )
-        except BaseException as error:
+            _init(ray, address)
+        except RefusedError as error:
             failure.append(error)
         done.set()
 
     threading.Thread(target=connect, daemon=True).start()
-    seconds = INIT_SECONDS - PORT_SECONDS if address else 120.0
-    if not done.wait(seconds):
-        raise RefusedError(
-            f"--ray-address {address or 'local'}: no cluster answers",
-            hint="see that it runs (`ray status`), or leave --ray-address out",
-        )
+    if not done.wait(INIT_SECONDS - PORT_SECONDS):
+        raise _no_cluster(address, "no cluster answers")
     if failure:
-        raise RefusedError(
-            f"--ray-address {address or 'local'}: {_first_line(failure[0])}",
-            hint="see that it runs (`ray status`), or leave --ray-address out",
-        ) from None
+        raise failure[0]
+
+
+def _init(ray: Any, address: str, **options: Any) -> None:
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
+    except Exception as error:  # Ray has many
+        raise _no_cluster(address, _first_line(error)) from None
+
+
+def _no_cluster(address: str, reason: str) -> RefusedError:
+    return RefusedError(
+        f"--ray-address {address}: {reason}",
+        hint="see that it runs (`ray status`), or leave --ray-address out",
+    )
 
 
 def _first_line(error: BaseException) -> str:
@@ -249,7 +255,4 @@ def _refuse_silent_port(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), PORT_SECONDS).close()
     except OSError as error:
-        raise RefusedError(
-            f"--ray-address {address}: no cluster answers: {error.strerror or error}",
-            hint="see that it runs (`ray status`), or leave --ray-address out",
-        ) from None
+        raise _no_cluster(address, f"no cluster answers: {error.strerror or error}") from None
