@@ -65,11 +65,11 @@ test-long: $(VENV)/.installed-dev
 	export HYPOTHESIS_PROFILE=all; $(PYTEST) -m "hypothesis or long" tests/unit tests/process \
 	  $(call again,-m "hypothesis or long" tests/unit tests/process)
 
-# The unit tests once more, with the lines that they run counted. Whether a test passes is not asked
+# The unit tests once more, and those of clusters and buckets, with the lines that they run counted. Whether a test passes is not asked
 # here: coverage itself imports what one forbids.
 coverage: $(VENV)/.installed-dev
 	rm -rf .coverage*
-	-$(BIN)/coverage run -m pytest -q -n $(JOBS) --dist worksteal tests/unit
+	-$(BIN)/coverage run -m pytest -q -n $(JOBS) --dist worksteal tests/unit $(addprefix tests/process/test_,buckets.py parts.py ray.py stores.py)
 	$(BIN)/coverage combine -q
 	rm -f .coverage.*
 	$(BIN)/coverage report --skip-covered --sort=cover
