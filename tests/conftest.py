@@ -6,6 +6,7 @@ import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pyarrow.ipc
@@ -15,6 +16,7 @@ from hypothesis import settings
 from support.inputs import sample_texts, write_arrow, write_jsonl, write_parquet
 
 from tokenmill.tokenizer import bundled
+from tokenmill.tokenizer.families.tiktoken import TiktokenFamily
 
 # HYPOTHESIS_PROFILE=all, as `make test-all` sets it, tries more.
 settings.register_profile("quick", max_examples=50, deadline=None)
@@ -40,6 +42,25 @@ def bundled_ranks_are_read_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bundled, "_unchecked_ranks", ranks)
         patch.setattr(bundled, "bundled_ranks_file", functools.cache(bundled.bundled_ranks_file))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def bundled_fast_encoders_are_opened_once() -> Iterator[None]:
+    """A third of a small job in this process is to open the encoder. What it knows of words it may
+    keep: the ids do not depend on it."""
+    opened: dict[str, Any] = {}
+    open_fast = TiktokenFamily.open_fast
+
+    def kept(family: TiktokenFamily, encoding: bundled.Encoding, content: bytes) -> Any:
+        if encoding.path:
+            return open_fast(family, encoding, content)
+        if encoding.name not in opened:
+            opened[encoding.name] = open_fast(family, encoding, content)
+        return opened[encoding.name]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TiktokenFamily, "open_fast", kept)
         yield
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import hashlib
 import os
 from pathlib import Path
@@ -69,7 +70,15 @@ class TiktokenFamily(Family):
             return Tokenizer.from_tiktoken(path, pretokenizer=scheme, special_tokens={}).backend
 
     def token_bytes(self, encoding: Encoding) -> dict[int, bytes]:
+        if not encoding.path:
+            return _bundled_tokens(encoding.name)
         return {rank: token for token, rank in ranks_of(encoding).items()}
+
+
+@functools.lru_cache(maxsize=1)
+def _bundled_tokens(name: str) -> dict[int, bytes]:
+    """The last one is kept: to make it takes longer (20 ms) than to inspect a document."""
+    return {rank: token for token, rank in ranks_of(ENCODINGS[name]).items()}
 
 
 def encoding_of_ranks(
