@@ -452,7 +452,7 @@ class World:
         held = {unit for state in states for unit in state.held}
         assert self.waiting or len(self.given) == len(self.units_in), "segments are not handed out"
         for key, progress in self.given.items():
-            if key not in busy and progress.failure is None:
+            if key not in busy and progress.failure is None and not progress.complete:
                 lost = [
                     unit.id
                     for unit in self.units_in[key]

@@ -274,6 +274,11 @@ class Dispatch:
         return None
 
     def _do_again(self, key: tuple[int, int]) -> None:
+        segment = self._begun.get(key)
+        if segment is not None:
+            # A part could not be read, but units before it are to be made first: with them a limit
+            # may be reached. Otherwise the next worker meets the failure again.
+            segment.failure = None
         heapq.heappush(self._again, key)
         self._on_event(events.Retry(*key))
 

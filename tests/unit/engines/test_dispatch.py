@@ -138,6 +138,28 @@ def test_an_error_beyond_the_limit_ends_nothing_while_the_end_waits_for_a_sync()
         )
 
 
+def rows(count: int) -> tuple[Row, ...]:
+    return (Row(1),) * count
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [
+        Scene(
+            [[[rows(3), (), ()], [rows(5), ()], [rows(2)]]], workers=2, limit_docs=8,
+            on_bad_row="stop", broken=UnitId(0, 1, 1), kills=1, resumes=1, noise=True, seed=0,
+        ),
+        Scene(
+            [[[()], [rows(1), rows(2), ()], [rows(5), ()]]], workers=3, limit_docs=8,
+            on_bad_row="stop", broken=UnitId(0, 2, 1), stalls=2, resumes=1, waits=5, seed=2341298,
+        ),
+    ],
+)  # fmt: skip
+def test_an_error_beyond_the_limit_is_not_that_of_a_unit_whose_worker_died(scene: Scene) -> None:
+    """A worker met the error, died, and took with it a unit before the error."""
+    play(scene)
+
+
 @pytest.mark.parametrize("name", [*MUTANTS, *SCHEDULER_MUTANTS])
 def test_every_mutant_changes_one_place_of_the_source(name: str) -> None:
     file, old, new = (MUTANTS | SCHEDULER_MUTANTS)[name]
