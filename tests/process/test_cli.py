@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from support.cases import quick
 from support.commands import command
 from support.inputs import SAMPLES, write_jsonl, write_parquet
 
@@ -77,17 +78,25 @@ def test_plan_lists_files_chains_and_what_is_skipped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("args", "code", "message"),
-    [
-        (["prepare", "gone.parquet", "-o", "o"], 2, "no such file"),
-        (["prepare", "x.jsonl"], 2, "Missing option"),
-        (["prepare", "x.jsonl", "-o", "o", "--tokenizer", "gpt9"], 2, "unknown tokenizer"),
-        (["prepare", "x.jsonl", "-o", "o", "--text-column", "body"], 2, "no field 'body'"),
-        (["prepare", "x.jsonl", "-o", "o", "--val", "shard"], 2, "no shards"),
-        (["prepare", "bad.jsonl", "-o", "o"], 1, "bad.jsonl: row 1 (line 2)"),
-        (["prepare", "bad.jsonl", "-o", "o", "--on-bad-row", "quarantine", "--val", "none"], 4, ""),
-        (["verify", "."], 2, "not a finished dataset"),
-        (["frobnicate"], 2, "No such command"),
-    ],
+    quick(
+        [
+            (["prepare", "gone.parquet", "-o", "o"], 2, "no such file"),
+            (["prepare", "bad.jsonl", "-o", "o"], 1, "bad.jsonl: row 1 (line 2)"),
+            (["prepare", "x.jsonl"], 2, "Missing option"),
+            (["prepare", "x.jsonl", "-o", "o", "--tokenizer", "gpt9"], 2, "unknown tokenizer"),
+            (["prepare", "x.jsonl", "-o", "o", "--text-column", "body"], 2, "no field 'body'"),
+            (["prepare", "x.jsonl", "-o", "o", "--val", "shard"], 2, "no shards"),
+            (
+                ["prepare", "bad.jsonl", "-o", "o", "--on-bad-row", "quarantine", "--val", "none"],
+                4,
+                "",
+            ),
+            (["verify", "."], 2, "not a finished dataset"),
+            (["frobnicate"], 2, "No such command"),
+        ],
+        first=2,
+        several=True,
+    ),
 )
 def test_mistakes_have_a_message_an_exit_code_and_no_traceback(
     args: list[str], code: int, message: str, tmp_path: Path
@@ -102,6 +111,7 @@ def test_mistakes_have_a_message_an_exit_code_and_no_traceback(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_closed_output_streams_do_no_harm(tmp_path: Path) -> None:
     run = f"{sys.executable} -m tokenmill prepare {SAMPLES[1]} --val docs:9 -o {tmp_path}"
     assert subprocess.run(f"{run}/a >&-", shell=True, stderr=subprocess.DEVNULL).returncode == 0

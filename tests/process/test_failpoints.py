@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from support.cases import quick
 from support.commands import command, dataset_bytes
 from support.inputs import write_jsonl
 
@@ -30,13 +31,17 @@ def test_without_a_fault_storage_calls_the_os_itself() -> None:
 
 @pytest.mark.parametrize(
     ("fault", "told"),
-    [
-        ("eio@1 sync *journal", "journal: cannot append to: Input/output error"),
-        ("enospc@1+ write *commit.json*", "bytes were needed"),
-        ("worker:enospc@1+ write *tokens-train*", "bytes were needed"),
-        ("eio@1 sync-folder */.tokenmill", "cannot sync the folder"),
-        ("eio@1 rename *manifest.json", "manifest.json: cannot write"),
-    ],
+    quick(
+        [
+            ("eio@1 sync *journal", "journal: cannot append to: Input/output error"),
+            ("enospc@1+ write *commit.json*", "bytes were needed"),
+            ("worker:enospc@1+ write *tokens-train*", "bytes were needed"),
+            ("eio@1 sync-folder */.tokenmill", "cannot sync the folder"),
+            ("eio@1 rename *manifest.json", "manifest.json: cannot write"),
+        ],
+        first=2,
+        several=True,
+    ),
 )
 def test_a_named_fault_is_told_with_its_path_and_resumed(
     fault: str, told: str, given: tuple[Path, dict[str, bytes]], tmp_path: Path

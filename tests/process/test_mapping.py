@@ -6,6 +6,7 @@ from pathlib import Path
 
 import datasets
 import pytest
+from support.cases import quick
 from support.inputs import ROOT, SAMPLES, sample_texts
 from support.mapping import (
     EOT,
@@ -21,7 +22,7 @@ from tokenmill.errors import BadRowError
 
 @pytest.mark.parametrize("processes", [None, 2])
 @pytest.mark.parametrize("batched", [True, False])
-@pytest.mark.parametrize("form", [None, "arrow", "numpy", "pandas"])
+@pytest.mark.parametrize("form", quick([None, "arrow", "numpy", "pandas"], first=2))
 def test_datasets_map_gives_the_references_ids(
     processes: int | None, batched: bool, form: str | None, tok: Tokenizer
 ) -> None:
@@ -42,6 +43,7 @@ def test_an_error_in_a_worker_of_datasets_arrives_whole(tok: Tokenizer) -> None:
     assert "nulls=" in caught.value.hint
 
 
+@pytest.mark.long
 def test_the_example_for_datasets(tmp_path: Path) -> None:
     found = run_example("datasets_map.py", str(ROOT / "sample" / "*.parquet"), folder=tmp_path)
     assert found == f"{counts(SAMPLES)}, the first ends with {EOT}"

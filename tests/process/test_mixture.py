@@ -77,6 +77,7 @@ def test_any_number_of_workers_writes_the_same_bytes(folder: Path, tmp_path: Pat
     assert found[0] == found[1]
 
 
+@pytest.mark.long
 def test_a_kill_in_either_half_and_in_a_further_pass_is_resumed_to_the_same_bytes(
     folder: Path, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.cases import quick
 from support.commands import command
 
 from tokenmill.doctor.patching import patch_script, unified_diff
@@ -78,18 +79,22 @@ def test_doctor_finds_globals_that_are_made_only_when_the_script_runs(script: Pa
 
 @pytest.mark.parametrize(
     ("target", "said"),
-    [
-        ("train.py", "say which function"),
-        ("missing.py:f", "cannot be read"),
-        ("train.py:nothing", "there are: tokenize, by_main, outer"),
-        ("train.py:inner", "is made inside outer()"),
-        ("train.py:enc", "is not a function"),
-        ("bad.py:f", "line 2: the script stops when it is imported: ZeroDivisionError"),
-        ("wrong.py:f", "line 1: the script stops when it is imported: SyntaxError"),
-        ("exits.py:f", "SystemExit"),
-        ("binary.py:f", "is not a Python script"),
-        ("coded.py:f", "cannot be read: unknown encoding"),
-    ],
+    quick(
+        [
+            ("train.py", "say which function"),
+            ("missing.py:f", "cannot be read"),
+            ("train.py:nothing", "there are: tokenize, by_main, outer"),
+            ("train.py:inner", "is made inside outer()"),
+            ("train.py:enc", "is not a function"),
+            ("bad.py:f", "line 2: the script stops when it is imported: ZeroDivisionError"),
+            ("wrong.py:f", "line 1: the script stops when it is imported: SyntaxError"),
+            ("exits.py:f", "SystemExit"),
+            ("binary.py:f", "is not a Python script"),
+            ("coded.py:f", "cannot be read: unknown encoding"),
+        ],
+        first=2,
+        several=True,
+    ),
 )
 def test_what_is_wrong_with_the_target_is_said(script: Path, target: str, said: str) -> None:
     (script.parent / "bad.py").write_text("x = 1\nx / 0\n")
@@ -151,7 +156,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    "kind", ["utf-8", "utf-8-sig", "latin-1", "line ends of Windows", "U+2028"]
+    "kind", quick(["latin-1", "line ends of Windows", "utf-8", "utf-8-sig", "U+2028"], first=2)
 )
 def test_the_diff_applies_to_the_file_as_it_is_and_the_script_runs(kind: str, script: Path) -> None:
     text, encoding = FINEWEB, kind if kind[0] in "ul" and " " not in kind else "utf-8"

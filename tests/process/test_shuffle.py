@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.cases import quick
 from support.shuffled_jobs import bytes_after_kill, expected, files, shuffled_bytes
 
 __all__ = ["expected", "files"]  # fixtures
@@ -14,10 +15,13 @@ __all__ = ["expected", "files"]  # fixtures
 
 @pytest.mark.parametrize(
     "options",
-    [
-        ("--workers", 2),
-        ("--workers", 3, "--memory", "4GB"),
-    ],
+    quick(
+        [
+            ("--workers", 2),
+            ("--workers", 3, "--memory", "4GB"),
+        ],
+        first=1,
+    ),
 )
 def test_workers_change_nothing(
     files: list[Path], expected: dict[str, bytes], tmp_path: Path, options: tuple[object, ...]
@@ -27,11 +31,15 @@ def test_workers_change_nothing(
 
 @pytest.mark.parametrize(
     ("fault", "workers"),
-    [
-        ("torn@1 write *sorted-6.*", 0),  # a run that units are merged into
-        ("torn@5 write *all.runs", 0),  # a range
-        ("worker:kill@3 write *tokens-train*", 2),
-    ],
+    quick(
+        [
+            ("torn@1 write *sorted-6.*", 0),  # a run that units are merged into
+            ("torn@5 write *all.runs", 0),  # a range
+            ("worker:kill@3 write *tokens-train*", 2),
+        ],
+        first=1,
+        several=True,
+    ),
 )
 def test_a_kill_in_either_half_is_resumed_to_the_same_bytes(
     files: list[Path], expected: dict[str, bytes], tmp_path: Path, fault: str, workers: int

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from support.cases import quick
 from support.commands import in_process
 
 from tokenmill.cli import progress
@@ -163,7 +164,7 @@ PATHS = re.compile(r"""(?:^|[ '"=\[])(out[\w/.*-]*)""")
 
 
 @pytest.mark.parametrize("val", ["none", "0.2"])
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", quick(FORMATS, "nanogpt", "llmc", "mds", "megatron"))
 def test_load_lines_name_files_that_are_there(name: str, val: str) -> None:
     rows("a.jsonl", *[TEXT * 3] * 60)
     options = ["--shard-tokens", "300"] if FORMATS[name].sharded else []

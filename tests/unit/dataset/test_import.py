@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support import reference
 from support.adopted import foreign, inputs  # noqa: F401
+from support.cases import quick
 from support.commands import dataset_bytes
 
 import tokenmill
@@ -167,17 +168,33 @@ def spoil(folder: Path, name: str, at: int, data: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("format", "file", "at", "data", "message"),
-    [
-        ("nanogpt", "train.bin", 400, b"\xff\xff", "train.bin: token 200 is 65535, and gpt2 has"),
-        ("llmc", "web_train_000002.bin", 0, b"GGUF", "not a file of llm.c"),
-        ("llmc", "web_train_000002.bin", 8, b"\x07\0\0\0", "its header says 7 tokens"),
-        ("megatron", "web_train_text_document.idx", 0, b"X", "not an index of Megatron"),
-        ("megatron", "web_train_text_document.idx", 17, b"\x05", "dtype code 5"),
-        ("megatron", "web_train_text_document.idx", 18, b"\x01", "not as long as its counts say"),
-        ("megatron", "web_train_text_document.idx", 34, b"\x01\0", "do not follow each other"),
-        ("datatrove", "train/000_web.ds.index", 8, b"\0" * 8, "end before they begin"),
-        ("datatrove", "train/000_web.ds.index", 0, b"\x02", "has no separator 50256 behind it"),
-    ],
+    quick(
+        [
+            (
+                "nanogpt",
+                "train.bin",
+                400,
+                b"\xff\xff",
+                "train.bin: token 200 is 65535, and gpt2 has",
+            ),
+            ("llmc", "web_train_000002.bin", 0, b"GGUF", "not a file of llm.c"),
+            ("llmc", "web_train_000002.bin", 8, b"\x07\0\0\0", "its header says 7 tokens"),
+            ("megatron", "web_train_text_document.idx", 0, b"X", "not an index of Megatron"),
+            ("megatron", "web_train_text_document.idx", 17, b"\x05", "dtype code 5"),
+            (
+                "megatron",
+                "web_train_text_document.idx",
+                18,
+                b"\x01",
+                "not as long as its counts say",
+            ),
+            ("megatron", "web_train_text_document.idx", 34, b"\x01\0", "do not follow each other"),
+            ("datatrove", "train/000_web.ds.index", 8, b"\0" * 8, "end before they begin"),
+            ("datatrove", "train/000_web.ds.index", 0, b"\x02", "has no separator 50256 behind it"),
+        ],
+        first=4,
+        several=True,
+    ),
 )
 def test_files_that_contradict_themselves_are_not_imported(
     format: str, file: str, at: int, data: bytes, message: str, foreign: Any

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from support.cases import quick
 
 import tokenmill
 from reliability.memory_store import MemoryStore
@@ -17,7 +18,7 @@ from tokenmill.formats import FORMATS
 from tokenmill.system.store import FolderStore, NotAFileError, Store, has_file, lines, read_whole
 
 
-@pytest.fixture(scope="module", params=sorted(FORMATS))
+@pytest.fixture(scope="module", params=quick(sorted(FORMATS), "llmc", "mds", "parquet"))
 def dataset(
     request: pytest.FixtureRequest, inputs: list[Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:

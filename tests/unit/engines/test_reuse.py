@@ -117,7 +117,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
             {"limit_tokens": 9000},
             {"min_tokens": 20, "max_tokens": 400},
         ],
-        first=5,
+        first=2,
     ),
     ids=str,
 )

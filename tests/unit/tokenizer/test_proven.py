@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.cases import quick
 from support.encoding import by_library, characters_json, encoded
 from support.inputs import ROOT, write_parquet
 from support.proven import DIGITS, LEVEL, code_points
@@ -469,7 +470,9 @@ OTHERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("rules", [name for name, rules in RULE_SETS.items() if rules.cuttable])
+@pytest.mark.parametrize(
+    "rules", quick([name for name, rules in RULE_SETS.items() if rules.cuttable], first=5)
+)
 def test_a_text_may_be_cut_between_words(rules: str, tmp_path: Path) -> None:
     """The library's ids of the pieces, end to end, are those of the whole."""
     drawn = try_draw(rules, 1, tmp_path)
