@@ -21,7 +21,7 @@ from tokenmill.engines import events
 from tokenmill.engines.observer import EventLog
 from tokenmill.errors import TokenmillError
 from tokenmill.inputs.download import Download, DownloadStop, at_hand_already, fetch
-from tokenmill.inputs.find import at_hand
+from tokenmill.inputs.opening.identify import at_hand
 from tokenmill.inputs.remote.hub import quiet_hub
 from tokenmill.inputs.segments import Segment
 from tokenmill.inputs.source import Source
