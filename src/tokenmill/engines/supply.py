@@ -21,6 +21,7 @@ from tokenmill.engines import events
 from tokenmill.engines.observer import EventLog
 from tokenmill.errors import TokenmillError
 from tokenmill.inputs.download import Download, DownloadStop, at_hand_already, fetch
+from tokenmill.inputs.opening.access import LOCAL, InputAccess
 from tokenmill.inputs.opening.identify import at_hand
 from tokenmill.inputs.remote.hub import quiet_hub
 from tokenmill.inputs.segments import Segment
@@ -45,9 +46,10 @@ class Downloads:
         keep: bool = True,
         downloads: int = DEFAULT_DOWNLOADS,
         only: Iterable[int] | None = None,
+        access: InputAccess = LOCAL,
     ) -> None:
-        """`only`: the numbers of the sources that are read; None: all."""
-        self.plan, self.workspace = plan, workspace
+        """`only`: the numbers of the sources that are read; None: all. `access`: opens inputs."""
+        self.plan, self.workspace, self.access = plan, workspace, access
         self._only = None if only is None else set(only)
         self.keep, self.downloads = keep, downloads
         self.missing: list[Source] = []  # to be downloaded
