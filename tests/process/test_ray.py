@@ -27,6 +27,7 @@ ON_RAY = """
 import json, os, signal, sys
 import pyarrow, pyarrow.parquet, ray
 from tokenmill import pipeline
+from tokenmill.cli.main import cli
 from tokenmill.engines.events import UnitDone
 from tokenmill.engines.observer import Observer
 from tokenmill.errors import Interrupted
@@ -59,7 +60,8 @@ except Interrupted:
     pass
 assert not os.path.exists(folder + "/out/manifest.json"), "it was not stopped"
 pipeline.prepare(inputs, folder + "/out", engine="ray", **options)
-pipeline.export(folder + "/out", folder + "/other", engine="ray", format="megatron")
+cli.main(["export", folder + "/out", "-o", folder + "/other", "--format", "megatron",
+          "--engine", "ray", "--quiet"], standalone_mode=False)
 ray.shutdown()
 seen = list(opened)
 open(inputs[0]).close()

@@ -7,7 +7,6 @@ answers nothing: its requests are sent to another one, any number of times.
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +18,7 @@ from tokenmill.amounts import show_bytes
 from tokenmill.engines.ray import requests
 from tokenmill.engines.ray.pool import ActorPool
 from tokenmill.engines.ray.requests import Outcome, Request
-from tokenmill.errors import InputError, WorkerError, safe
+from tokenmill.errors import InputError, WorkerError
 from tokenmill.inputs.opening.identify import InputFile
 from tokenmill.inputs.segments import Segment
 from tokenmill.inputs.source import Source
@@ -97,7 +96,6 @@ class FileCalls:
             ) from None
         except self.ray.exceptions.RayError:  # the actor is gone, or what it answered
             self.pool.lose(handle)
-            del self._load[handle]
             self._waiting.appendleft((number, content))
 
     def _say_waiting(self) -> None:
@@ -129,20 +127,15 @@ class ClusterAccess:
         return self._opened
 
     def identify(self, files: Sequence[InputFile]) -> list[Source | InputError]:
-        """Nodes know no current folder: they get whole paths. Errors name files as the user did."""
         if not files:
             return []
-        whole = [msgspec.structs.replace(file, path=os.path.abspath(file.path)) for file in files]
         size = self._batch(len(files), IDENTIFY_FILES)
-        outcomes = self._all(requests.Identify(part) for part in _batches(whole, size))
         found: list[Source | InputError] = []
-        for file, full, outcome in zip(files, whole, outcomes, strict=True):
+        for outcome in self._all(requests.Identify(part) for part in _batches(files, size)):
             try:
-                source = outcome.read(Source)
+                found.append(outcome.read(Source))
             except InputError as error:
-                found.append(_as_named(error, file.path, full.path))
-            else:
-                found.append(source)
+                found.append(error)
         return found
 
     def cuts(self, sources: Sequence[Source], reading: Reading, *, few: bool) -> ClusterCuts:
@@ -197,11 +190,12 @@ class ClusterCuts:
 
     def of(self, source: Source) -> list[Segment] | None:
         self._ask_ahead()
-        if source.number not in self._left | self._cut.keys() | self._alone.keys():
+        planned = source.number in self._left or source.number in self._cut
+        if not planned and source.number not in self._alone:
             request = requests.Cut([source], self._reading)
             self._alone[source.number] = self._calls.ask(request)
         self._calls.keep_up()
-        self._take()
+        self._take(source.number)
         if source.number not in self._cut:
             return None
         return self._cut.pop(source.number).read(list[Segment])
@@ -211,8 +205,8 @@ class ClusterCuts:
         while len(self._ahead) < most and (batch := next(self._batches, None)):
             self._ahead.append((self._calls.ask(requests.Cut(batch, self._reading)), batch))
 
-    def _take(self) -> None:
-        while self._ahead and not self._cut:
+    def _take(self, wanted: int) -> None:
+        while self._ahead and wanted not in self._cut:
             number, batch = self._ahead[0]
             outcomes = self._calls.take(number)
             if outcomes is None:
@@ -228,8 +222,3 @@ class ClusterCuts:
 
 def _batches(items: Sequence[Item], size: int) -> Iterator[list[Item]]:
     return (list(items[start : start + size]) for start in range(0, len(items), size))
-
-
-def _as_named(error: InputError, named: str, sent: str) -> InputError:
-    error.reword(lambda text: text.replace(safe(sent), safe(named)))
-    return error

@@ -67,7 +67,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
 
 
 encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Request).decode
+_decode: Callable[[bytes], Request] = msgspec.msgpack.Decoder(Request).decode
 decode_outcomes: Callable[[bytes], list[Outcome]] = msgspec.msgpack.Decoder(list[Outcome]).decode
 
 

@@ -1,0 +1,196 @@
+"""The driver's view of input files on a cluster, with actors that answer in this process."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from reliability.corpus import documents, mixed, write_jsonl
+from tokenmill.engines.ray import requests
+from tokenmill.engines.ray.access import ClusterAccess
+from tokenmill.errors import InputError, SourceError, WorkerError
+from tokenmill.inputs.find import find_sources
+from tokenmill.inputs.kinds import segments_of
+from tokenmill.settings import Reading
+
+READING = Reading("text")
+
+
+class TaskError(Exception):
+    cause = ValueError("wrong")
+
+
+class GoneError(Exception):
+    pass
+
+
+class Call:
+    def __init__(self, actor: Actor, content: bytes) -> None:
+        self.actor, self.content = actor, content
+
+
+class Actor:
+    """Answers `lives` requests; then it is gone."""
+
+    def __init__(self, lives: float) -> None:
+        self.lives, self.asked = lives, 0
+        self.look = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._remote))
+
+    def _remote(self, content: bytes) -> Call:
+        self.asked += 1
+        return Call(self, content)
+
+
+class Ray:
+    exceptions = SimpleNamespace(RayTaskError=TaskError, RayError=GoneError)
+
+    def __init__(self) -> None:
+        self.rng = random.Random(3)
+
+    def wait(self, calls: list[Call], num_returns: int, timeout: float) -> Any:
+        done = [call for call in calls if self.rng.random() < 0.5]
+        return done, []
+
+    def get(self, call: Call) -> bytes:
+        call.actor.lives -= 1
+        if call.actor.lives < 0:
+            raise GoneError
+        return requests.answer(call.content)
+
+
+class Pool:
+    """Starts another actor for each that is gone."""
+
+    def __init__(self, lives: list[float]) -> None:
+        self.actors = [Actor(one) for one in lives]
+        self.lost = 0
+        self.cluster = SimpleNamespace(
+            ray=Ray(), room=len(lives), refuse_headless=lambda: None, actor_bytes=1
+        )
+
+    def at_hand(self) -> list[Actor]:
+        return list(self.actors)
+
+    def grow(self) -> None:
+        self.actors += [Actor(1)] * (not self.actors)
+
+    def lose(self, actor: Actor) -> None:
+        self.lost += 1
+        if actor in self.actors:
+            self.actors.remove(actor)
+
+    def host_of(self, _: Actor) -> str:
+        return "host"
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokenmill.engines.ray.access.TICK_SECONDS", 0.001)
+
+
+def access_of(*lives: float) -> tuple[ClusterAccess, Any]:
+    pool: Any = Pool(list(lives))
+    return ClusterAccess(lambda: pool, lambda: None, lambda _: None), pool
+
+
+def many(folder: Path) -> list[Path]:
+    folder.mkdir()
+    return [write_jsonl(folder / f"{n:02}.jsonl", documents(3, n)) for n in range(40)]
+
+
+def test_nodes_find_what_this_process_finds_also_when_actors_are_lost(tmp_path: Path) -> None:
+    inputs = [*mixed(tmp_path / "mixed"), *many(tmp_path / "many")]
+    access, pool = access_of(3, 0, 5)
+    found = find_sources(inputs, "text", access=access)
+    assert found == find_sources(inputs, "text")
+    assert pool.lost > 3
+
+
+def test_cuts_are_asked_for_ahead_and_given_in_order(tmp_path: Path) -> None:
+    inputs = [*mixed(tmp_path / "mixed"), *many(tmp_path / "many")]
+    sources = find_sources(inputs, "text").sources
+    access, pool = access_of(1000, 2, 1)
+    cuts = access.cuts(sources, READING, few=False)
+    for source in sources:
+        while (cut := cuts.of(source)) is None:
+            pool.grow()
+        if source is sources[0]:
+            assert sum(actor.asked for actor in pool.actors) > 1, "one at a time"
+        assert cut == list(segments_of(source, READING))
+    assert pool.lost > 1
+
+
+def test_a_trial_has_only_the_next_source_cut(tmp_path: Path) -> None:
+    sources = find_sources(many(tmp_path / "many"), "text").sources
+    access, pool = access_of(1000, 1000)
+    cuts = access.cuts(sources, READING, few=True)
+    while cuts.of(sources[0]) is None:
+        pass
+    assert sum(actor.asked for actor in pool.actors) <= 2
+
+
+def test_a_source_that_was_downloaded_meanwhile_is_cut_when_asked_for(tmp_path: Path) -> None:
+    sources = find_sources(many(tmp_path / "many"), "text").sources
+    access, _ = access_of(1000)
+    cuts = access.cuts(sources[:3], READING, few=False)
+    while (cut := cuts.of(sources[30])) is None:
+        pass
+    assert cut == list(segments_of(sources[30], READING))
+
+
+def test_what_is_wrong_with_inputs_is_told_as_on_one_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Message, hint and place, also of several files."""
+    many(tmp_path / "many")
+    (tmp_path / "many/07.jsonl").write_bytes(b"PAR1 and more")
+    (tmp_path / "many/x.parquet").write_bytes(b"version https://git-lfs.github.com/spec/v1")
+    monkeypatch.chdir(tmp_path)
+    for inputs in (["many/*.jsonl"], ["many/07.jsonl", "many/x.parquet"]):
+        told = []
+        for access in ({}, {"access": access_of(5)[0]}):
+            with pytest.raises(InputError) as error:
+                find_sources(inputs, "text", **access)  # type: ignore[arg-type]
+            told.append(str(error.value))
+        assert told[0] == told[1]
+        assert "many/07.jsonl" in told[1]
+
+
+def test_a_source_that_changed_is_told_with_its_name(tmp_path: Path) -> None:
+    inputs = many(tmp_path / "many")
+    sources = find_sources(inputs, "text").sources
+    access, _ = access_of(3)
+    access.refuse_changed(sources)
+    os.utime(inputs[11], (1, 1))
+    with pytest.raises(SourceError, match=r"11\.jsonl: changed while"):
+        access.refuse_changed(sources)
+
+
+def test_a_bug_in_an_actor_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(_: bytes) -> bytes:
+        raise TaskError
+
+    monkeypatch.setattr(requests, "answer", wrong)
+    access, _ = access_of(3)
+    with pytest.raises(WorkerError, match="host: ValueError"):
+        find_sources(many(tmp_path / "many"), "text", access=access)
+
+
+def test_the_driver_says_that_it_waits_for_a_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tokenmill.engines.ray.access.WAITING_SECONDS", 0.0)
+    notes: list[str] = []
+    pool: Any = Pool([])
+    access = ClusterAccess(lambda: pool, lambda: None, notes.append)
+    find_sources(many(tmp_path / "many")[:1], "text", access=access)
+    assert len(notes) <= 1
+    pool.actors, turns = [], iter([False] * 5)
+    pool.grow = lambda: pool.actors.append(Actor(9)) if next(turns, True) else None
+    find_sources([tmp_path / "many/00.jsonl"], "text", access=access)
+    assert [note.split(":")[0] for note in notes] == ["no node looks at the inputs yet"]
