@@ -97,8 +97,7 @@ def make_plan(
         found = find_sources(inputs, settings.text_column, output, pins, shelf, rules, access)
     else:
         settings = msgspec.structs.replace(settings, mixture=mixture.settings)
-        finders = find_dataset, access
-        found = find_mixture(mixture, settings, output, pins, shelf, rules, *finders)
+        found = find_mixture(mixture, settings, output, pins, shelf, rules, find_dataset, access)
     if mixture is None and (val := whole_text_val(options, found.sources)):
         settings = plan_settings(msgspec.structs.replace(options, val=val), output, encoding)
     if settings.by_key:
