@@ -291,7 +291,7 @@ def connect(run: RunSettings) -> None:
     if run.engine == "ray":
         from tokenmill.engines.ray.session import current
 
-        current().pool.grow()
+        _ = current().pool
 
 
 def refuse_unmet(prepared: Proposal) -> None:

@@ -400,6 +400,7 @@ def export(
         observer.note(budget.note)
     making = functools.partial(make_files, run, EventLog(observer or Observer()))
     with on_cluster(run):
+        connect(run)
         return converting.export(
             directory,
             output,

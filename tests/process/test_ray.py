@@ -4,96 +4,35 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from support.on_ray import opened_by_driver, write_all_kinds
 
-from reliability.corpus import dataset_bytes, documents, write_arrow, write_jsonl
+from reliability.corpus import dataset_bytes
 from reliability.r19_cluster import KNOBS, expected, options_of, write_corpus
 from tokenmill import finishing, pipeline
 from tokenmill.engines.hunt import DeathCount
 from tokenmill.engines.ray.cluster import ACTOR_BYTES, Node, NodeFigures, RayCluster
 from tokenmill.errors import RefusedError, UsageError, WorkerError
 
-# In a process of its own: Ray leaves threads and handlers behind. The cluster is small, and ends
-# with the process; its start takes most of the time. Every way to open an input is watched: those
-# of Python by an audit hook, those of Arrow where the readers call them.
-ON_RAY = """
-import json, os, signal, sys
-import pyarrow, pyarrow.parquet, ray
-from tokenmill import pipeline
-from tokenmill.cli.main import cli
-from tokenmill.engines.events import UnitDone
-from tokenmill.engines.observer import Observer
-from tokenmill.errors import Interrupted
-inputs, options, folder = json.loads(sys.argv[1])
-opened = []
-
-def note(path):
-    if isinstance(path, (str, bytes)) and os.fsdecode(path).startswith(folder + "/in/"):
-        opened.append(os.fsdecode(path))
-
-def watched(kind):
-    def opens(path, *args, **options):
-        note(path)
-        return kind(path, *args, **options)
-    return opens
-
-class StopAfterOne(Observer):
-    def event(self, seconds, event):
-        if isinstance(event, UnitDone):
-            os.kill(os.getpid(), signal.SIGINT)
-
-pyarrow.OSFile = watched(pyarrow.OSFile)
-pyarrow.parquet.ParquetFile = watched(pyarrow.parquet.ParquetFile)
-sys.addaudithook(lambda name, args: note(args[0]) if name == "open" else None)
-ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False,
-         object_store_memory=80_000_000, logging_level="ERROR")
-try:
-    pipeline.prepare(inputs, folder + "/out", engine="ray", observer=StopAfterOne(), **options)
-except Interrupted:
-    pass
-assert not os.path.exists(folder + "/out/manifest.json"), "it was not stopped"
-pipeline.prepare(inputs, folder + "/out", engine="ray", **options)
-cli.main(["export", folder + "/out", "-o", folder + "/other", "--format", "megatron",
-          "--engine", "ray", "--quiet"], standalone_mode=False)
-ray.shutdown()
-seen = list(opened)
-open(inputs[0]).close()
-print(json.dumps([seen, opened[len(seen):]]))
-"""
-
 
 def test_a_cluster_prepares_and_exports_what_one_machine_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bytes, manifest and index; run.json has figures for each node. Planned, stopped, resumed and
-    finished without the driver opening an input."""
+    """Bytes, manifest and index; run.json has figures for each node. The driver opens no input."""
     for name, value in KNOBS.items():
         monkeypatch.setenv(f"TOKENMILL_{name}", value)
-    write_corpus(tmp_path / "in", 5, 2)
-    write_jsonl(tmp_path / "in/c.jsonl.gz", documents(20, "c"))
-    write_arrow(tmp_path / "in/d.arrow", documents(40, "d"))
-    (tmp_path / "in/e.txt").write_text("\n".join(documents(9, "e")))
+    inputs, options = write_all_kinds(tmp_path / "in")
     wanted = expected("llmc", tmp_path / "in", tmp_path / "one")
     pipeline.export(tmp_path / "one", tmp_path / "other one", workers=0, format="megatron")
-    inputs, options = options_of("llmc", tmp_path / "in")
-    told = json.dumps([list(map(str, inputs)), options, str(tmp_path)])
-    command = [sys.executable, "-c", ON_RAY, told]
-    done = subprocess.run(command, env=dict(os.environ), check=True, stdout=subprocess.PIPE)
-    opened, by_the_test = json.loads(done.stdout)
-    assert opened == []
-    assert by_the_test == [str(inputs[0])], "the test does not see what the driver opens"
+    assert opened_by_driver(["prepare", "export"], inputs, options, tmp_path) == []
     assert dataset_bytes(tmp_path / "out") == wanted
     assert dataset_bytes(tmp_path / "other") == dataset_bytes(tmp_path / "other one")
     run = json.loads((tmp_path / "out/run.json").read_text())
     assert sum(node["units"] for node in run["nodes"]) == run["units_encoded"] > 1
-    assert run["units_resumed"] > 0
     assert sum(node["files"] for node in run["nodes"]) > 1
     assert run["preemptions"] == 0
 

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from reliability.corpus import documents, mixed, write_jsonl
+from tokenmill.engines.observer import EventLog, Observer
 from tokenmill.engines.ray import requests
 from tokenmill.engines.ray.access import ClusterAccess
-from tokenmill.errors import InputError, SourceError, WorkerError
+from tokenmill.engines.ray.cluster import versions
+from tokenmill.engines.ray.pool import ActorPool, refuse_other_versions
+from tokenmill.engines.supply import Downloads
+from tokenmill.errors import InputError, SourceError, UsageError, WorkerError
+from tokenmill.inputs.download import Download
 from tokenmill.inputs.find import find_sources
 from tokenmill.inputs.kinds import segments_of
+from tokenmill.inputs.remote.address import RemoteFile
+from tokenmill.inputs.source import Source
+from tokenmill.output.objects.opening import open_workspace
+from tokenmill.planning.options import make_options, plan_settings
+from tokenmill.planning.plan import Plan
 from tokenmill.settings import Reading
 
 READING = Reading("text")
@@ -194,3 +206,133 @@ def test_the_driver_says_that_it_waits_for_a_node(
     pool.grow = lambda: pool.actors.append(Actor(9)) if next(turns, True) else None
     find_sources([tmp_path / "many/00.jsonl"], "text", access=access)
     assert [note.split(":")[0] for note in notes] == ["no node looks at the inputs yet"]
+
+
+def test_all_actors_end_with_the_command_that_started_them() -> None:
+    """A cluster that outlives the command needs their cores."""
+
+    killed: list[str] = []
+    ray = SimpleNamespace(
+        kill=lambda handle, no_restart: killed.append(handle),
+        wait=lambda calls, num_returns, timeout: ([], calls),
+    )
+    cluster: Any = SimpleNamespace(ray=ray, headless=False, room=3)
+    pool = ActorPool(cluster, 0, lambda: None)
+    pool._greetings = {"a": 1, "b": 2}
+    pool._places = {"c": {"host": "h"}}
+    pool._free = ["a", "c"]
+    assert pool.take() == "c"
+    pool.close()
+    assert sorted(killed) == ["a", "b", "c"]
+    assert pool.at_hand() == []
+
+
+def test_a_worker_with_other_versions_is_refused() -> None:
+    refuse_other_versions({"host": "h", "versions": versions()})
+    with pytest.raises(WorkerError, match=r"on h has other versions: gigatoken 0 instead of"):
+        refuse_other_versions({"host": "h", "versions": versions() | {"gigatoken": "0"}})
+
+
+class Node:
+    """In place of `fetch` on a node: writes the file into the folder that all nodes see."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.content = b'{"text": "one"}\n'
+
+    def __call__(self, flow: Download, folder: Path, *, shared: bool) -> str:
+        assert shared
+        self.asked.append(flow.file.name)
+        if flow.file.name == "bad":
+            raise SourceError("bad: gone", hint="look")
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "a.jsonl"
+        path.write_bytes(self.content)
+        return str(path)
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> Node:
+    made = Node()
+    monkeypatch.setattr("tokenmill.engines.ray.requests.fetch", made)
+    return made
+
+
+def downloads(tmp_path: Path, access: ClusterAccess, *names: str) -> Downloads:
+    sources = tuple(
+        Source(
+            number=number, name=name, kind="jsonl", size=100 << 20, fingerprint="etag:x",
+            remote=RemoteFile(name=name, size=100 << 20, fingerprint="etag:x", url=f"x://{number}"),
+        )
+        for number, name in enumerate(names)
+    )  # fmt: skip
+    settings = plan_settings(make_options({}), tmp_path / "out")
+    plan = Plan(settings=settings, sources=sources)
+    workspace = open_workspace(tmp_path / "out", shared=True)
+    supply = Downloads(plan, workspace, access=access, downloads=3)
+    supply.survey()
+    supply.start()
+    return supply
+
+
+def come(supply: Downloads, source: Source) -> Source:
+    log = EventLog(Observer())
+    while (here := supply.here(source)) is None:
+        supply.report(log)
+    return here
+
+
+def test_nodes_download_each_file_once_into_a_folder_that_all_of_them_see(
+    tmp_path: Path, node: Node
+) -> None:
+    access, pool = access_of(1000, 1000)
+    with contextlib.closing(downloads(tmp_path, access, "f0", "f1", "f2", "f3")) as supply:
+        found = [come(supply, source) for source in supply.plan.sources]
+        assert sorted(node.asked) == ["f0", "f1", "f2", "f3"]
+        folder = tmp_path / "out/.tokenmill/downloads"
+        assert [one.path for one in found] == [f"{folder}/{n}/a.jsonl" for n in range(4)]
+        assert {one.name for one in found} == {"f0", "f1", "f2", "f3"}
+        assert sum(actor.asked for actor in pool.actors) == 4
+        supply._remove(2)
+        assert sorted(one.name for one in folder.iterdir()) == ["0", "1", "3"]
+
+
+def test_a_node_that_is_lost_while_it_downloads_is_replaced(tmp_path: Path, node: Node) -> None:
+    access, pool = access_of(0, 1000)
+    with contextlib.closing(downloads(tmp_path, access, "f0", "f1", "f2")) as supply:
+        for source in supply.plan.sources:
+            come(supply, source)
+    assert pool.lost
+
+
+def test_a_download_that_fails_on_a_node_ends_the_run_with_its_reason(
+    tmp_path: Path, node: Node
+) -> None:
+    access, _ = access_of(1000)
+    with (
+        contextlib.closing(downloads(tmp_path, access, "bad")) as supply,
+        pytest.raises(SourceError, match="bad: gone") as error,
+    ):
+        come(supply, supply.plan.sources[0])
+    assert error.value.hint == "look"
+
+
+def test_a_file_that_is_not_what_it_claims_is_told_by_its_name(tmp_path: Path, node: Node) -> None:
+    node.content = b"PAR1 and more"
+    access, _ = access_of(1000)
+    with (
+        contextlib.closing(downloads(tmp_path, access, "x://0")) as supply,
+        pytest.raises(InputError, match=r"^x://0: looks like parquet"),
+    ):
+        come(supply, supply.plan.sources[0])
+
+
+def test_downloads_for_an_output_in_a_bucket_are_refused(tmp_path: Path, node: Node) -> None:
+    access, _ = access_of(1000)
+    supply = downloads(tmp_path, access)
+    remote = RemoteFile(name="f", size=9, fingerprint="etag:x", url="x://0")
+    source = Source(number=0, name="f", kind="jsonl", size=9, fingerprint="etag:x", remote=remote)
+    supply.plan = msgspec.structs.replace(supply.plan, sources=(source,))
+    supply.workspace.where = lambda name="": "s3://bucket/out"  # type: ignore[method-assign]
+    with pytest.raises(UsageError, match="no folder that all nodes see"):
+        supply.survey()

@@ -10,15 +10,17 @@ import itertools
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from tokenmill.amounts import show_bytes
 from tokenmill.engines.ray import requests
-from tokenmill.engines.ray.pool import ActorPool
+from tokenmill.engines.ray.pool import DOWNLOAD_THREADS, ActorPool
 from tokenmill.engines.ray.requests import Outcome, Request
 from tokenmill.errors import InputError, WorkerError
+from tokenmill.inputs.download import Download
 from tokenmill.inputs.opening.identify import InputFile
 from tokenmill.inputs.segments import Segment
 from tokenmill.inputs.source import Source
@@ -35,9 +37,14 @@ WAITING_SECONDS = 10.0  # for an actor on a node; then the driver says so
 
 
 class FileCalls:
-    """Requests that are under way, and answers that nobody has taken yet."""
+    """Requests that are under way, and answers that nobody has taken yet. Any thread may ask and
+    take; the main thread sends and receives."""
 
-    def __init__(self, pool: ActorPool, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, pool: ActorPool, note: Callable[[str], None], group: str = "files", most: int = CALLS
+    ) -> None:
+        """`group`: the threads of an actor that answer; `most`: requests of an actor at a time."""
+        self._group, self._most = group, most
         self.pool, self.cluster, self.ray = pool, pool.cluster, pool.cluster.ray
         self._note, self._began, self._waits = note, time.monotonic(), False
         self._numbers = itertools.count()
@@ -76,11 +83,11 @@ class FileCalls:
         actors = self.pool.at_hand()
         if not actors:
             self._say_waiting()
-        for load in range(CALLS):
+        for load in range(self._most):
             for handle in actors:
                 if self._waiting and self._load[handle] == load:
                     number, content = self._waiting.popleft()
-                    call = handle.look.options(concurrency_group="files").remote(content)
+                    call = handle.look.options(concurrency_group=self._group).remote(content)
                     self._calls[call] = number, content, handle
                     self._load[handle] += 1
 
@@ -108,7 +115,9 @@ class FileCalls:
 
 
 class ClusterAccess:
-    """Nodes open the input files."""
+    """Nodes open the input files, and download those that are elsewhere."""
+
+    shared = True
 
     def __init__(
         self,
@@ -119,6 +128,8 @@ class ClusterAccess:
         """`connect`: to the cluster; called when the first file is to be opened."""
         self._connect, self._check_interrupt, self._note = connect, check_interrupt, note
         self._opened: FileCalls | None = None
+        self._downloads: FileCalls | None = None
+        self._fetched: dict[int, Outcome] = {}  # sources that were downloaded, by their numbers
 
     @property
     def calls(self) -> FileCalls:
@@ -147,6 +158,29 @@ class ClusterAccess:
         size = self._batch(len(here), COMPARE_FILES)
         for outcome in self._all(requests.CompareSources(part) for part in _batches(here, size)):
             outcome.read(type(None))
+
+    def keep_up(self) -> None:
+        if self._downloads is not None:
+            self._downloads.keep_up()
+
+    def begin_downloads(self) -> None:
+        most = DOWNLOAD_THREADS
+        self._downloads = FileCalls(self.calls.pool, self._note, "downloads", most)
+
+    def fetch(self, source: Source, flow: Download, folder: Path | None, reading: Reading) -> str:
+        """Waits, in the caller's thread. How far a download is, is not known before its end."""
+        assert self._downloads is not None
+        assert folder is not None
+        number = self._downloads.ask(requests.Fetch(source, str(folder), reading))
+        while (outcomes := self._downloads.take(number)) is None:
+            flow.sleep(TICK_SECONDS)
+        path = outcomes[0].read(str)
+        self._fetched[source.number] = outcomes[1]
+        flow.add(source.size)
+        return path
+
+    def at_hand(self, source: Source, path: str, reading: Reading) -> Source:
+        return self._fetched[source.number].read(Source)
 
     def refuse_surely_unmet(self, prepared: Proposal) -> None:
         if prepared.plan.settings.mixture is None:

@@ -15,6 +15,7 @@ from tokenmill.engines.ray.cluster import RayCluster, versions
 from tokenmill.errors import WorkerError
 
 FILE_THREADS = 2  # of an actor, that look at input files
+DOWNLOAD_THREADS = 4  # of an actor
 GROW_SECONDS = 2.0  # between looks for nodes that were added
 
 
@@ -55,6 +56,12 @@ class ActorPool:
         self.lose(handle)
         self.ray.kill(handle, no_restart=True)
 
+    def close(self) -> None:
+        """They hold cores of the cluster, which outlives this command."""
+        for handle in [*self._places, *self._greetings]:
+            if not self.cluster.headless:
+                self.end(handle)
+
     def grow(self) -> None:
         """Without a run that takes actors: as many free ones as are wanted."""
         if time.monotonic() - self._looked < GROW_SECONDS and (self._greetings or self._places):
@@ -87,7 +94,8 @@ class ActorPool:
         return handle in self._places or handle in self._greetings
 
     def _start(self) -> Any:
-        remote = self.ray.remote(concurrency_groups={"files": FILE_THREADS})(WorkerHolder)
+        threads = {"files": FILE_THREADS, "downloads": DOWNLOAD_THREADS}
+        remote = self.ray.remote(concurrency_groups=threads)(WorkerHolder)
         chosen = remote.options(
             num_cpus=1,
             memory=self.cluster.actor_bytes,

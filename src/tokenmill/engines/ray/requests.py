@@ -6,14 +6,18 @@ no input file, and reads no footer.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from tokenmill.errors import TokenmillError, from_wire
+from tokenmill.inputs.download import Download, fetch
 from tokenmill.inputs.kinds import refuse_changed, segments_of
-from tokenmill.inputs.opening.identify import InputFile, identify
+from tokenmill.inputs.opening.identify import InputFile, at_hand, identify
+from tokenmill.inputs.remote.hub import quiet_hub
 from tokenmill.inputs.source import Source
 from tokenmill.output.prepared.known import refuse_surely_unmet
 from tokenmill.planning.make import Proposal
@@ -51,7 +55,16 @@ class CheckMixture(_Request, frozen=True):
     prepared: Proposal
 
 
-Request = Identify | Cut | CompareSources | CheckMixture
+class Fetch(_Request, frozen=True):
+    """Download a remote source into a folder that all nodes see. Two outcomes: its path, and the
+    source as it is there."""
+
+    source: Source
+    folder: str
+    reading: Reading
+
+
+Request = Identify | Cut | CompareSources | CheckMixture | Fetch
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
@@ -73,7 +86,8 @@ decode_outcomes: Callable[[bytes], list[Outcome]] = msgspec.msgpack.Decoder(list
 
 def answer(content: bytes) -> bytes:
     """Carry out a request: an outcome for each of its items, in order."""
-    match _decode(content):
+    request = _decode(content)
+    match request:
         case Identify(files):
             return encode(_each(files, identify))
         case Cut(sources, reading):
@@ -82,6 +96,19 @@ def answer(content: bytes) -> bytes:
             return encode(_each(sources, refuse_changed))
         case CheckMixture(prepared):
             return encode(_each([prepared], refuse_surely_unmet))
+        case Fetch():
+            return encode(_fetch(request))
+
+
+def _fetch(request: Fetch) -> list[Outcome]:
+    source, reading = request.source, request.reading
+    assert source.remote is not None
+    flow = Download(source.remote, threading.Event(), lambda _: None)
+    with quiet_hub():
+        found = _each([flow], lambda one: fetch(one, Path(request.folder), shared=True))
+    if found[0].error:
+        return found
+    return found + _each([found[0].read(str)], lambda path: at_hand(source, path, reading))
 
 
 def _each(items: Iterable[Item], action: Callable[[Item], Any]) -> list[Outcome]:

@@ -32,6 +32,8 @@ class RaySession:
         return self._pool
 
     def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
         self._connection.close()
 
 

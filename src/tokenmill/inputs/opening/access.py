@@ -9,11 +9,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Protocol
 
 from tokenmill.errors import InputError
+from tokenmill.inputs.download import Download, fetch
 from tokenmill.inputs.kinds import refuse_changed, segments_of
-from tokenmill.inputs.opening.identify import InputFile, identify
+from tokenmill.inputs.opening.identify import InputFile, at_hand, identify
 from tokenmill.inputs.segments import Segment
 from tokenmill.inputs.source import Source
 from tokenmill.settings import Reading
@@ -28,6 +30,8 @@ class SourceCuts(Protocol):
 
 
 class InputAccess(Protocol):
+    shared: bool  # several machines read what is downloaded
+
     def identify(self, files: Sequence[InputFile]) -> list[Source | InputError]:
         """Check and fingerprint files; each as a source, or what is wrong with it."""
 
@@ -37,6 +41,18 @@ class InputAccess(Protocol):
 
     def refuse_changed(self, sources: Sequence[Source]) -> None:
         """Raise if a source is not what it was when planned."""
+
+    def begin_downloads(self) -> None:
+        """Sources will be downloaded."""
+
+    def keep_up(self) -> None:
+        """Called several times a second, while sources are downloaded."""
+
+    def fetch(self, source: Source, flow: Download, folder: Path | None, reading: Reading) -> str:
+        """Download a source: its path. Called by several threads."""
+
+    def at_hand(self, source: Source, path: str, reading: Reading) -> Source:
+        """A source that was downloaded: checked as any other file."""
 
 
 def identify_all(files: Sequence[InputFile]) -> list[Source | InputError]:
@@ -53,6 +69,8 @@ def _source_or_fault(file: InputFile) -> Source | InputError:
 class LocalAccess:
     """This process opens them, in threads."""
 
+    shared = False
+
     def identify(self, files: Sequence[InputFile]) -> list[Source | InputError]:
         # Several at a time: to hand over a small file takes as long as to look at it.
         size = max(1, min(MOST_AT_A_TIME, len(files) // (4 * THREADS)))
@@ -66,6 +84,16 @@ class LocalAccess:
     def refuse_changed(self, sources: Sequence[Source]) -> None:
         for source in sources:
             refuse_changed(source)
+
+    def begin_downloads(self) -> None: ...
+
+    def keep_up(self) -> None: ...
+
+    def fetch(self, source: Source, flow: Download, folder: Path | None, reading: Reading) -> str:
+        return fetch(flow, folder)
+
+    def at_hand(self, source: Source, path: str, reading: Reading) -> Source:
+        return at_hand(source, path, reading)
 
 
 class LocalCuts:
