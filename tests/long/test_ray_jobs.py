@@ -12,6 +12,7 @@ import shlex
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -90,11 +91,13 @@ def test_a_job_that_was_submitted_goes_on_when_it_is_submitted_again(tmp_path: P
     pipeline.prepare(corpus, tmp_path / "one", format="llmc", shard_tokens="50k", name="x")
     # Ray demands a token, of the job's driver as well: it has the environment of the node.
     env = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    env["PATH"] = f"{Path(sys.executable).parent}:{env['PATH']}"
     with head(env) as (address, pid):
         wait_for_server(address, env)
         words = [*documented(address, corpus, output), *settings]
         first = subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL)
         wait_for_units(output, 3, first)
+        assert first.poll() is None, "it ended before it was killed"
         driver_of(pid, output).send_signal(signal.SIGKILL)
         assert first.wait(120) != 0, "a job whose driver was killed has not failed"
         assert not (output / "manifest.json").exists()
