@@ -227,6 +227,38 @@ def test_all_actors_end_with_the_command_that_started_them() -> None:
     assert pool.at_hand() == []
 
 
+class LostError(Exception):
+    actor_init_failed = False
+
+
+class FailedStartError(LostError):
+    actor_init_failed = True
+
+    def __str__(self) -> str:
+        return "The actor died\nModuleNotFoundError: No module named 'tokenmill'\n"
+
+
+def test_an_actor_that_is_lost_is_forgotten_and_one_that_cannot_start_ends_the_run() -> None:
+    """A node without tokenmill would be tried for ever."""
+
+    def get(call: Exception) -> None:
+        raise call
+
+    ray = SimpleNamespace(
+        get=get,
+        wait=lambda calls, num_returns, timeout: (calls, []),
+        exceptions=SimpleNamespace(RayActorError=LostError),
+    )
+    cluster: Any = SimpleNamespace(ray=ray, headless=False, room=3)
+    pool = ActorPool(cluster, 0, lambda: None)
+    pool._greetings = {"a": LostError()}
+    pool._free = ["a"]
+    assert pool.at_hand() == pool._free == []
+    pool._greetings = {"b": FailedStartError()}
+    with pytest.raises(WorkerError, match="No module named 'tokenmill'"):
+        pool.at_hand()
+
+
 def test_a_worker_with_other_versions_is_refused() -> None:
     refuse_other_versions({"host": "h", "versions": versions()})
     with pytest.raises(WorkerError, match=r"on h has other versions: gigatoken 0 instead of"):

@@ -64,7 +64,7 @@ class ActorPool:
 
     def grow(self) -> None:
         """Without a run that takes actors: as many free ones as are wanted."""
-        if time.monotonic() - self._looked < GROW_SECONDS and (self._greetings or self._places):
+        if time.monotonic() - self._looked < GROW_SECONDS:
             return
         self._looked = time.monotonic()
         while len(self._greetings) + len(self._places) < self.wanted:
@@ -78,14 +78,26 @@ class ActorPool:
             for call in done:
                 handle = calls[call]
                 del self._greetings[handle]
-                try:
-                    place = self.ray.get(call)
-                except self.ray.exceptions.RayActorError:
+                place = self._greeting(call)
+                if place is None:
                     self.lose(handle)
                     continue
                 refuse_other_versions(place)
                 self._places[handle] = place
         return list(self._places)
+
+    def _greeting(self, call: Any) -> dict[str, Any] | None:
+        """Where an actor is; None: it is gone, or its node."""
+        try:
+            place: dict[str, Any] = self.ray.get(call)
+        except self.ray.exceptions.RayActorError as error:
+            if getattr(error, "actor_init_failed", False):  # it would fail there again
+                raise WorkerError(
+                    f"a worker cannot start on the cluster: {str(error).strip().splitlines()[-1]}",
+                    hint="install the same versions of tokenmill and Ray on all nodes",
+                ) from None
+            return None
+        return place
 
     def host_of(self, handle: Any) -> str:
         return str(self._places.get(handle, {}).get("host", "the cluster"))
