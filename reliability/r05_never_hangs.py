@@ -51,8 +51,8 @@ LONG = "time.sleep(30)"
 
 # Where a signal finds the command: what is made long, how, and further options.
 PHASES: dict[str, tuple[str, str, list[str]]] = {
-    "planning": ("tokenmill.inputs.find:_check_magic", "time.sleep(0.4)", []),
-    "planning, one hanging file": ("tokenmill.inputs.find:_fingerprint", LONG, []),
+    "planning": ("tokenmill.inputs.opening.identify:_check_magic", "time.sleep(0.4)", []),
+    "planning, one hanging file": ("tokenmill.inputs.opening.identify:_fingerprint", LONG, []),
     "a worker's birth": ("tokenmill.engines.local.worker:run_worker", "time.sleep(4)", []),
     "worker start-up": ("tokenmill.engines.unit:UnitWorker.__init__", LONG, []),
     "encoding": (ENCODE, LONG, []),

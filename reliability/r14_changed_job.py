@@ -24,7 +24,7 @@ from reliability.corpus import dataset_bytes, documents
 from reliability.scorecard import Check
 from tokenmill.errors import RefusedError, TokenmillError
 from tokenmill.inputs import segments
-from tokenmill.inputs.find import FINGERPRINT_BLOCK, FINGERPRINT_BYTES
+from tokenmill.inputs.opening.identify import FINGERPRINT_BLOCK, FINGERPRINT_BYTES
 from tokenmill.output.durability import UnitLog
 from tokenmill.output.workspace import Workspace
 from tokenmill.planning import options as option_module

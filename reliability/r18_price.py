@@ -22,7 +22,7 @@ import tokenmill
 from reliability.command import ROOT, argv, environment, in_process
 from reliability.corpus import documents, write_jsonl
 from reliability.scorecard import Check
-from tokenmill.inputs.find import FINGERPRINT_BYTES
+from tokenmill.inputs.opening.identify import FINGERPRINT_BYTES
 
 ID = "R18"
 PROMISE = "price of safety"

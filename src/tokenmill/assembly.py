@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from tokenmill.amounts import parse_bytes
 from tokenmill.engines.events import FilesBegun
 from tokenmill.engines.frontier import Frontier, UnorderedUnits
 from tokenmill.engines.local.forkserver import start_fork_server
@@ -30,6 +31,7 @@ from tokenmill.engines.placing.placing_run import PlacingRun
 from tokenmill.engines.run import EncodingRun, FilesRun, PlanRun, Run, UnitsRun
 from tokenmill.errors import Interrupted, TokenmillError, UsageError
 from tokenmill.formats import copies_of
+from tokenmill.inputs.opening.access import LOCAL, InputAccess
 from tokenmill.output import commit as committing
 from tokenmill.output.file_maker import FileMaker, FileTask
 from tokenmill.output.file_tasks import FileJob, weight_of
@@ -37,13 +39,15 @@ from tokenmill.output.journal import UnitRecord
 from tokenmill.output.manifest import Manifest
 from tokenmill.output.objects.record_table import RecordTable
 from tokenmill.output.objects.records import recorded_units
+from tokenmill.output.prepared.known import refuse_surely_unmet
 from tokenmill.output.recovery import JobState, open_placed
 from tokenmill.output.workspace import WorkArea
+from tokenmill.planning.make import Proposal
 from tokenmill.planning.options import Options
 from tokenmill.planning.plan import Plan
 from tokenmill.planning.sorted_inputs import sorted_warnings, units_as_parts
 from tokenmill.settings import RunSettings
-from tokenmill.system.memory import Budget, worker_share
+from tokenmill.system.memory import Budget, fit_budget
 from tokenmill.system.store import Place
 from tokenmill.tokens.counts import State
 
@@ -242,31 +246,69 @@ def work(run: Run) -> None:
     if run.settings.workers == 0:
         run_inline(run)
     elif run.settings.engine == "ray":
-        from tokenmill.engines.ray.cluster import connected
         from tokenmill.engines.ray.engine import RayEngine
+        from tokenmill.engines.ray.session import current
 
-        RayEngine(run, connected()).work()
+        RayEngine(run, current().pool).work()
     else:
         LocalEngine(run).work()
 
 
 @contextlib.contextmanager
-def on_cluster(run: RunSettings) -> Iterator[None]:
-    """With a Ray cluster, if the work is done on one."""
-    if run.engine != "ray":
-        yield
+def on_cluster(
+    run: RunSettings | None,
+    check_interrupt: Callable[[], None] = lambda: None,
+    note: Callable[[str], None] = lambda text: None,
+) -> Iterator[InputAccess]:
+    """With a Ray cluster, if the work is done on one; it is connected when it is first needed. Who
+    opens the inputs: the cluster's nodes, or this process."""
+    if run is None or run.engine != "ray":
+        yield LOCAL
         return
-    from tokenmill.engines.ray.cluster import connection
+    from tokenmill.engines.ray.session import ray_session
 
-    with connection(run.ray_address, worker_share(run.memory, run.workers)):
-        yield
+    with ray_session(run, check_interrupt, note) as session:
+        yield session.access
+
+
+def cluster_settings(wanted: Options) -> RunSettings | None:
+    """What a cluster must know before there is a plan; None: there is no cluster."""
+    if wanted.engine != "ray":
+        return None
+    memory = None if wanted.memory is None else parse_bytes(wanted.memory, what="--memory")
+    budget = fit_budget(wanted.workers, memory)
+    return RunSettings(
+        workers=budget.workers,
+        memory=budget.memory,
+        engine=wanted.engine,
+        ray_address=wanted.ray_address,
+        max_actors=wanted.workers or 0,
+    )
+
+
+def connect(run: RunSettings) -> None:
+    """Before a job is begun: an address at which nothing answers is told first."""
+    if run.engine == "ray":
+        from tokenmill.engines.ray.session import current
+
+        _ = current().pool
+
+
+def refuse_unmet(prepared: Proposal) -> None:
+    """A mixture that inputs say themselves cannot be met."""
+    if prepared.run.engine == "ray":
+        from tokenmill.engines.ray.session import current
+
+        current().access.refuse_surely_unmet(prepared)
+    else:
+        refuse_surely_unmet(prepared)
 
 
 def cluster_figures() -> list[dict[str, Any]]:
     """For run.json: what each node of the cluster did."""
-    from tokenmill.engines.ray.cluster import connected
+    from tokenmill.engines.ray.session import current
 
-    return [msgspec.to_builtins(one) for one in connected().figures.values()]
+    return [msgspec.to_builtins(one) for one in current().pool.cluster.figures.values()]
 
 
 def start_engine(wanted: Options, output: Place) -> None:

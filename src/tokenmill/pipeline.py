@@ -19,28 +19,28 @@ import msgspec
 from tokenmill.amounts import counted, parse_bytes, parse_count
 from tokenmill.assembly import (
     assemble,
+    cluster_settings,
+    connect,
     encode,
     make_files,
     on_cluster,
     refuse_export_on_ray,
+    refuse_unmet,
     start_engine,
 )
 from tokenmill.engines.observer import EventLog, Observer
 from tokenmill.engines.run import EncodingRun
-from tokenmill.engines.supply import Downloads
-from tokenmill.errors import RefusedError, TokenmillError, UsageError
-from tokenmill.inputs.find import SourceListing
+from tokenmill.errors import RefusedError, UsageError
 from tokenmill.inputs.hf_dataset import chosen_splits, dataset_files, is_dataset
 from tokenmill.inputs.kinds import refuse_changed
-from tokenmill.inputs.remote.hub import ListCache
+from tokenmill.inputs.opening.access import InputAccess
 from tokenmill.inputs.stdin import NAME, is_stdin, stdin_file
 from tokenmill.output.journal import UnitRecord
 from tokenmill.output.manifest import MANIFEST_VERSION, Manifest
 from tokenmill.output.objects.opening import open_workspace
 from tokenmill.output.objects.part_job import noted_part, open_part
-from tokenmill.output.prepared.known import known_amounts, refuse_surely_unmet
+from tokenmill.output.prepared.known import known_amounts
 from tokenmill.output.recovery import (
-    bound_revisions,
     open_job,
     refuse_output,
 )
@@ -49,14 +49,12 @@ from tokenmill.output.workspace import WorkArea
 from tokenmill.planning.empty_splits import refuse_surely_empty
 from tokenmill.planning.hub_tokenizer import tokenizer_address
 from tokenmill.planning.leases import Part, leases_of
-from tokenmill.planning.make import Proposal, make_plan
+from tokenmill.planning.make import Proposal
 from tokenmill.planning.mixture.bounds import first_bounds
-from tokenmill.planning.mixture.inputs import FindDataset
-from tokenmill.planning.needs import disk_warning, refuse_if_offline
 from tokenmill.planning.options import Options, make_options, plan_settings
-from tokenmill.settings import Engine, PlanSettings, RunSettings, patient, timer_knobs
+from tokenmill.proposals import make_supply, propose, survey, with_needs, with_reuse
+from tokenmill.settings import Engine, RunSettings, patient, timer_knobs
 from tokenmill.system.buckets.address import is_bucket
-from tokenmill.system.cache import keep_in_cache, read_from_cache
 from tokenmill.system.interrupts import Interrupts, interruptible, keeping_work
 from tokenmill.system.memory import fit_budget
 from tokenmill.system.store import Place, address_of, place_name
@@ -132,9 +130,23 @@ def _prepare(
     output = address_of(output)
     if not isinstance(output, str | os.PathLike):
         wanted = msgspec.structs.replace(wanted, workers=0)  # no other process could open it
-    part = Part.parse(wanted.part) if wanted.part else None
     start_engine(wanted, output)
-    prepared = propose(inputs, output, wanted)
+    with on_cluster(cluster_settings(wanted), interrupts.check, observer.note) as access:
+        prepared = propose(inputs, output, wanted, access)
+        return _carry_out(prepared, output, wanted, observer, on_plan, interrupts, access, began)
+
+
+def _carry_out(
+    prepared: Proposal,
+    output: Place,
+    wanted: Options,
+    observer: Observer,
+    on_plan: Callable[[Proposal], None] | None,
+    interrupts: Interrupts,
+    access: InputAccess,
+    began: float,
+) -> Result:
+    part = Part.parse(wanted.part) if wanted.part else None
     if prepared.budget.note:
         observer.note(prepared.budget.note)
     if not prepared.run.allow_empty_split:
@@ -144,30 +156,29 @@ def _prepare(
     on_ray = prepared.run.engine == "ray"
     workspace = open_workspace(output, prepared.run.scratch, shared=on_ray)
     prepared = prepared if workspace.has_places else _patient(prepared)
-    supply = make_supply(prepared, workspace)
+    supply = make_supply(prepared, workspace, access=access)
     is_new = not workspace.has(workspace.plan) and not workspace.has(workspace.manifest)
     if prepared.run.overwrite or not workspace.has(workspace.manifest):
         prepared = with_reuse(prepared)
     if is_new:
-        refuse_surely_unmet(prepared)
-        prepared = _survey(prepared, supply, note=observer.note)  # refused before work
+        refuse_unmet(prepared)
+        prepared = survey(prepared, supply, note=observer.note)  # refused before work
     bounds = functools.partial(first_bounds, prepared) if workspace.has_places else dict
+    connect(prepared.run)
     with (
         interrupts.deferred(),
-        on_cluster(prepared.run),
         open_job(prepared.plan, prepared.run, workspace, interrupts.check, bounds) as opened,
         contextlib.closing(supply),
     ):
         manifest, record, sorted_ones = opened.manifest, {}, list[str]()
         if manifest is None:
             if not is_new:
-                prepared = _survey(prepared, supply, opened.durable, observer.note)
+                prepared = survey(prepared, supply, opened.durable, observer.note)
             (on_plan or no_plan)(prepared)
             resume_note(observer, opened.durable, is_new or prepared.run.overwrite)
             run = EncodingRun(prepared, opened, supply, observer, interrupts.check)
             record = encode(run)
-            for source in prepared.plan.sources:
-                refuse_changed(source)
+            access.refuse_changed(prepared.plan.sources)
             manifest, sorted_ones = assemble(run, opened, record)
         seconds = time.monotonic() - began
         _end_work(workspace, prepared, record, seconds)
@@ -222,7 +233,7 @@ def _prepare_part(
             raise RefusedError(
                 f"{workspace.where()}: is finished already", hint="`tokenmill verify` compares it"
             )
-        prepared = _survey(prepared, supply, opened.durable, observer.note)
+        prepared = survey(prepared, supply, opened.durable, observer.note)
         on_plan(prepared)
         resume_note(observer, opened.durable, not opened.durable)
         with noted_part(workspace, part, made_with(prepared)) as noted:
@@ -291,7 +302,7 @@ def download(
         plan = msgspec.structs.replace(prepared.plan, settings=whole)
         prepared = msgspec.structs.replace(prepared, plan=plan)
         supply, sources = make_supply(prepared, open_workspace(output)), plan.sources
-        prepared = _survey(prepared, supply)
+        prepared = survey(prepared, supply)
         (on_plan or no_plan)(prepared)
         log = EventLog(observer or Observer())
         with interrupts.deferred(), keeping_work(), contextlib.closing(supply):
@@ -333,31 +344,6 @@ def _refuse_early(wanted: Options, output: str | os.PathLike[str]) -> None:
         plan_settings(wanted, output)
 
 
-def make_supply(prepared: Proposal, workspace: WorkArea, only: set[int] | None = None) -> Downloads:
-    """`only`: numbers of the sources that are read; None: all."""
-    run = prepared.run
-    return Downloads(
-        prepared.plan, workspace, keep=run.keep_downloads, downloads=run.downloads, only=only
-    )
-
-
-def with_needs(prepared: Proposal) -> Proposal:
-    """For `plan`: what would be downloaded; only `prepare` refuses."""
-    supply = make_supply(prepared, open_workspace(prepared.output))
-    supply.survey()
-    return msgspec.structs.replace(prepared, needs=supply.needs())
-
-
-def with_reuse(prepared: Proposal) -> Proposal:
-    """What `--reuse` spares; refused where it spares nothing."""
-    if not prepared.run.reuse:
-        return prepared
-    from tokenmill.dataset.reuse import find_reuse
-
-    reuse = find_reuse(prepared.run.reuse, prepared.plan, prepared.output)
-    return msgspec.structs.replace(prepared, reuse=reuse)
-
-
 def forecast(
     inputs: Any, output: str | os.PathLike[str], options: dict[str, Any], *, probe: bool = True
 ) -> tuple[Proposal, Estimate]:
@@ -380,54 +366,6 @@ def forecast(
         prepared, probe=probe, min_shard_tokens=minimum, done=done, known=known
     )
     return prepared, estimate
-
-
-def _survey(
-    prepared: Proposal,
-    supply: Downloads,
-    durable: Sequence[UnitRecord] = (),
-    note: Callable[[str], None] = lambda _: None,
-) -> Proposal:
-    """What is to be downloaded; raises if it does not fit on the disk, or if we are offline."""
-    supply.survey(durable)
-    written = sum(piece.length for record in durable for piece in record.pieces)
-    needs = supply.needs(written)
-    if needs is None:
-        if short := disk_warning(prepared.plan, prepared.output, written):
-            note(short)
-    else:
-        refuse_if_offline(supply.missing)
-        needs.refuse_if_short()
-    return msgspec.structs.replace(prepared, needs=needs)
-
-
-def propose(
-    inputs: Any, output: Place, options: Options, *, keep_listings: bool = True
-) -> Proposal:
-    """The plan of a job, bound to the same commits of the Hub if the job is unfinished.
-
-    `keep_listings`: in the cache, so that the inputs are found again without a request.
-    """
-    shelf = ListCache(read_from_cache)
-    revisions = functools.partial(bound_revisions, open_workspace(output))
-    prepared = make_plan(
-        inputs, place_name(output), options, shelf, revisions, _dataset_finder(output)
-    )
-    for name, content in shelf.new.items() if keep_listings else ():
-        with contextlib.suppress(TokenmillError):  # then the Hub is asked again
-            keep_in_cache(name, content)
-    return prepared
-
-
-def _dataset_finder(output: Place) -> FindDataset:
-    """Opens prepared datasets that a mixture names; none of them may be the output."""
-
-    def find(path: str, settings: PlanSettings) -> SourceListing:
-        from tokenmill.dataset.reuse import find_prepared
-
-        return find_prepared(path, settings, place_name(output))
-
-    return find
 
 
 def export(
@@ -462,6 +400,7 @@ def export(
         observer.note(budget.note)
     making = functools.partial(make_files, run, EventLog(observer or Observer()))
     with on_cluster(run):
+        connect(run)
         return converting.export(
             directory,
             output,

@@ -5,12 +5,19 @@ Each test has the name of a project that loses data or time in that case.
 
 from __future__ import annotations
 
+import json
+import os
 import random
 from pathlib import Path
 
 import pytest
+from support.commands import command
+from support.hub import environment
+from support.loopback_hub import running_hub
+from support.on_ray import opened_by_driver, write_all_kinds
 
 from reliability import r19_cluster
+from reliability.corpus import dataset_bytes, documents, write_parquet
 from reliability.r19_cluster import KNOBS
 
 
@@ -52,3 +59,26 @@ def test_nemo_curator_a_job_that_was_stopped_goes_on_at_once(tmp_path: Path) -> 
 def test_datatrove_a_job_without_its_head_does_not_end_with_exit_code_0(tmp_path: Path) -> None:
     """datatrove's Ray executor warns "only x of y tasks completed" and ends with exit code 0."""
     run("head", tmp_path)
+
+
+def test_a_driver_opens_no_input_and_downloads_nothing(tmp_path: Path) -> None:
+    """Also when it is stopped and goes on. Nodes download files of the Hub, each once."""
+    inputs, options = write_all_kinds(tmp_path / "in")
+    wanted = r19_cluster.expected("llmc", tmp_path / "in", tmp_path / "one")
+    texts = documents(90, "web")
+    paths = [write_parquet(tmp_path / f"{n}.parquet", texts[n * 30 :][:30]) for n in range(3)]
+    files = {f"sample/10BT/00{n}.parquet": path.read_bytes() for n, path in enumerate(paths)}
+    env = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+    with running_hub() as hub:
+        hub.repo("HuggingFaceFW/fineweb-edu").commit(files)
+        words = ["fineweb", "--version", "10B", "-o", tmp_path / "one web", "--val", "docs:9"]
+        with environment(env | hub.environment(tmp_path / "one hf")):
+            assert command(*words).returncode == 0
+        hub.served.clear()
+        steps, env = ["stop", "prepare", "fineweb"], env | hub.environment(tmp_path / "hf")
+        assert opened_by_driver(steps, inputs, options, tmp_path, env) == []
+        assert hub.served == {name: len(content) for name, content in files.items()}
+    r19_cluster.compare(tmp_path / "out", wanted)
+    assert json.loads((tmp_path / "out/run.json").read_text())["units_resumed"] > 0
+    r19_cluster.compare(tmp_path / "web", dataset_bytes(tmp_path / "one web"))
+    assert not list((tmp_path / "hf").rglob("*.parquet")), "the driver has downloaded"

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from support.on_ray import opened_by_driver, write_all_kinds
 
 from reliability.corpus import dataset_bytes
 from reliability.r19_cluster import KNOBS, expected, options_of, write_corpus
@@ -20,33 +18,17 @@ from tokenmill.engines.hunt import DeathCount
 from tokenmill.engines.ray.cluster import ACTOR_BYTES, Node, NodeFigures, RayCluster
 from tokenmill.errors import RefusedError, UsageError, WorkerError
 
-# In a process of its own: Ray leaves threads and handlers behind. The cluster is small, and ends
-# with the process; its start takes most of the time.
-ON_RAY = """
-import json, signal, sys
-import ray
-from tokenmill import pipeline
-inputs, options, folder = json.loads(sys.argv[1])
-ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False,
-         object_store_memory=80_000_000, logging_level="ERROR")
-pipeline.prepare(inputs, folder + "/out", engine="ray", **options)
-pipeline.export(folder + "/out", folder + "/other", engine="ray", format="megatron")
-ray.shutdown()
-"""
-
 
 def test_a_cluster_prepares_and_exports_what_one_machine_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bytes, manifest and index; and run.json has figures for each node."""
+    """Bytes, manifest and index; run.json has figures for each node. The driver opens no input."""
     for name, value in KNOBS.items():
         monkeypatch.setenv(f"TOKENMILL_{name}", value)
-    write_corpus(tmp_path / "in", 5, 2)
+    inputs, options = write_all_kinds(tmp_path / "in")
     wanted = expected("llmc", tmp_path / "in", tmp_path / "one")
     pipeline.export(tmp_path / "one", tmp_path / "other one", workers=0, format="megatron")
-    inputs, options = options_of("llmc", tmp_path / "in")
-    told = json.dumps([list(map(str, inputs)), options, str(tmp_path)])
-    subprocess.run([sys.executable, "-c", ON_RAY, told], env=dict(os.environ), check=True)
+    assert opened_by_driver(["prepare", "export"], inputs, options, tmp_path) == []
     assert dataset_bytes(tmp_path / "out") == wanted
     assert dataset_bytes(tmp_path / "other") == dataset_bytes(tmp_path / "other one")
     run = json.loads((tmp_path / "out/run.json").read_text())

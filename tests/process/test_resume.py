@@ -18,7 +18,7 @@ from support.inputs import write_jsonl, write_parquet
 
 import tokenmill
 from tokenmill.errors import RefusedError, TokenmillError
-from tokenmill.inputs.find import FINGERPRINT_BLOCK, FINGERPRINT_BYTES
+from tokenmill.inputs.opening.identify import FINGERPRINT_BLOCK, FINGERPRINT_BYTES
 from tokenmill.system.store import Store
 
 

@@ -18,7 +18,6 @@ from tokenmill.engines.order.skipping import first_pass
 from tokenmill.engines.placing.place_worker import PlaceJob, PlaceWorker
 from tokenmill.engines.supply import Downloads
 from tokenmill.engines.unit import UnitWorker, WorkerJob
-from tokenmill.inputs.kinds import segments_of
 from tokenmill.inputs.segments import Segment, UnitId
 from tokenmill.output.durability import UnitLog
 from tokenmill.output.file_maker import FileMaker, FileTask
@@ -198,11 +197,15 @@ def _segments_in_order(
 ) -> Iterator[SegmentProgress | None]:
     """The segments of a plan in document order, with what an earlier run has done of each.
 
-    A source is cut when its turn comes. None: its file is still being downloaded, ask again.
+    A source is cut when its turn comes; on a cluster some ahead. None: its file is still being
+    downloaded, or a node has not cut it yet: ask again.
     """
     durable = by_segment(opened.durable)
     given: deque[SegmentProgress] = deque()
     wanted = None if opened.leases is None else _by_source(opened.leases)
+    here = [one for one in plan.sources if one.remote is None]
+    here = [one for one in here if wanted is None or one.number in wanted]
+    cuts = supply.access.cuts(here, plan.settings.reading, few=plan.settings.reads_part)
     for planned in plan.sources:
         source = planned
         if wanted is not None and planned.number not in wanted:
@@ -213,9 +216,11 @@ def _segments_in_order(
                 yield None
         segments: Iterable[Segment] | None = supply.cut_before(planned)
         if segments is None:
-            while (here := supply.here(planned)) is None:
+            while (found := supply.here(planned)) is None:
                 yield None
-            source, segments = here, segments_of(here, plan.settings.reading)
+            source = found
+            while (segments := cuts.of(source)) is None:
+                yield None
             if planned.remote is not None or opened.relative:
                 segments = supply.note_cut(planned, list(segments))
         if wanted is not None:

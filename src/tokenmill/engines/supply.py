@@ -2,7 +2,8 @@
 
 Several files are downloaded at once. Their starts are staggered, so that files arrive one by one
 and not all at the end; then the job ends soon after the last byte. Files that are not kept are
-removed when all their units are durable, and only a few are downloaded ahead. How a file is cut is
+removed when all their units are durable, and only a few are downloaded ahead. On a cluster nodes
+download, into a folder that all of them see. How a file is cut is
 written down before its first unit, so that a resumed job needs no file whose units are all durable.
 """
 
@@ -19,18 +20,19 @@ import msgspec
 
 from tokenmill.engines import events
 from tokenmill.engines.observer import EventLog
-from tokenmill.errors import TokenmillError
-from tokenmill.inputs.download import Download, DownloadStop, at_hand_already, fetch
-from tokenmill.inputs.find import at_hand
+from tokenmill.errors import TokenmillError, UsageError
+from tokenmill.inputs.download import Download, DownloadStop, at_hand_already
+from tokenmill.inputs.opening.access import LOCAL, InputAccess
 from tokenmill.inputs.remote.hub import quiet_hub
 from tokenmill.inputs.segments import Segment
 from tokenmill.inputs.source import Source
 from tokenmill.output.journal import UnitRecord
-from tokenmill.output.workspace import WorkArea
+from tokenmill.output.workspace import WORK, WorkArea
 from tokenmill.planning.needs import Needs, needs_of
 from tokenmill.planning.plan import Plan
 from tokenmill.settings import DEFAULT_DOWNLOADS
-from tokenmill.system.disk import remove_folder
+from tokenmill.system.buckets.address import is_bucket
+from tokenmill.system.disk import disk, remove_folder
 
 AHEAD = 2  # of files that are not kept: so many more on disk than parallel downloads
 STAGGERED_BYTES = 8 << 20  # smaller files are downloaded too fast to stagger anything
@@ -45,11 +47,16 @@ class Downloads:
         keep: bool = True,
         downloads: int = DEFAULT_DOWNLOADS,
         only: Iterable[int] | None = None,
+        access: InputAccess = LOCAL,
     ) -> None:
-        """`only`: the numbers of the sources that are read; None: all."""
-        self.plan, self.workspace = plan, workspace
+        """`only`: the numbers of the sources that are read; None: all. `access`: opens inputs."""
+        self.plan, self.workspace, self.access = plan, workspace, access
         self._only = None if only is None else set(only)
-        self.keep, self.downloads = keep, downloads
+        # A cache is one machine's; what several machines read is removed when it is done.
+        self.keep, self.downloads = keep and not access.shared, downloads
+        self._folders = workspace.downloads
+        if access.shared:
+            self._folders = Path(workspace.where(f"{WORK}/{workspace.downloads.name}"))
         self.missing: list[Source] = []  # to be downloaded
         self.bytes_total = 0
         self._failure: BaseException | None = None
@@ -86,6 +93,13 @@ class Downloads:
                 and not self._is_done(source.number)
             ]
             self._waiting.extend(source.number for source in needed)
+        if needed and self.access.shared and is_bucket(self.workspace.where()):
+            raise UsageError(
+                "--engine ray: inputs to download, and no folder that all nodes see: the output "
+                "is in a bucket",
+                hint="write to a shared folder; or download the inputs to one first, and name the "
+                "files there",
+            )
         self.missing = [source for source in needed if not self._has(source)]
         self.bytes_total = sum(source.size for source in self.missing)
 
@@ -95,7 +109,7 @@ class Downloads:
             self.plan,
             self.workspace.local,
             self.missing,
-            work=None if self.keep else self.workspace.downloads.parent,
+            work=None if self.keep else self._folders.parent,
             at_once=self.downloads + AHEAD,
             written=written,
         )
@@ -106,6 +120,7 @@ class Downloads:
         for number in done:
             self._remove(number)  # what a crash left of it
         if self._waiting:
+            self.access.begin_downloads()
             self._quiet.enter_context(quiet_hub())
         for _ in range(min(self.downloads, len(self._waiting))):
             thread = threading.Thread(target=self._work, daemon=True)
@@ -123,11 +138,13 @@ class Downloads:
 
     def _has(self, source: Source) -> bool:
         """Whether it need not be downloaded. Its content is compared when it is used."""
-        folder = self._folder(source.number)
-        return source.remote is None or bool(at_hand_already(source.remote, folder, compare=False))
+        if source.remote is None:
+            return True
+        folder, shared = self._folder(source.number), self.access.shared
+        return bool(at_hand_already(source.remote, folder, compare=False, shared=shared))
 
     def _folder(self, number: int) -> Path | None:
-        return None if self.keep else self.workspace.downloads / str(number)
+        return None if self.keep else self._folders / str(number)
 
     # --- what the engine asks ------------------------------------------------------------------
 
@@ -142,7 +159,9 @@ class Downloads:
             if source.number > self._asked:
                 self._asked = source.number
                 self._change.notify_all()
-        return None if path is None else at_hand(source, path, self.plan.settings.reading)
+        if path is None:
+            return None
+        return self.access.at_hand(source, path, self.plan.settings.reading)
 
     def cut_before(self, source: Source) -> list[Segment] | None:
         """How a source was cut, if all its units are durable; its file is not needed then."""
@@ -172,6 +191,7 @@ class Downloads:
 
     def report(self, log: EventLog) -> None:
         """Tell the log how far the run and its downloads are."""
+        self.access.keep_up()
         while not self._notes.empty():
             log.add(events.DownloadNote(self._notes.get()))
         if self.bytes_total:
@@ -232,14 +252,19 @@ class Downloads:
             remove_folder(folder)
         with self._change:
             self._on_disk.discard(number)
+            last = not self._on_disk and not self._waiting
             self._change.notify_all()
+        if last and self.access.shared:  # nobody makes a folder in it any more
+            with contextlib.suppress(OSError):
+                disk.rmdir(self._folders)
 
     # --- the threads that download -------------------------------------------------------------
 
     def _work(self) -> None:
         while (number := self._next()) is not None:
+            source, reading = self.plan.sources[number], self.plan.settings.reading
             try:
-                path = fetch(self._flows[number], self._folder(number))
+                path = self.access.fetch(source, self._flows[number], self._folder(number), reading)
             except DownloadStop:
                 return
             except BaseException as error:
@@ -272,7 +297,7 @@ class Downloads:
             return False  # a trial run may end before it
         if not self.keep and len(self._on_disk) >= self.downloads + AHEAD:
             return False
-        if not self._flows:
+        if not self._flows or self.access.shared:  # each node has a line of its own
             return True
         last, flow = next(reversed(self._flows.items()))
         if last in self._paths or flow.file.size < STAGGERED_BYTES:

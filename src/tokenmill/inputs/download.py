@@ -70,25 +70,31 @@ class Download:
             raise DownloadStop
 
 
-def at_hand_already(file: RemoteFile, folder: Path | None = None, *, compare: bool = True) -> str:
-    """Where the file is, if it has been downloaded; '' if not. Asks no server."""
+def at_hand_already(
+    file: RemoteFile, folder: Path | None = None, *, compare: bool = True, shared: bool = False
+) -> str:
+    """Where the file is, if it has been downloaded; '' if not. Asks no server. `shared`: other
+    machines read it, which see the folder and not the cache."""
     at = file.hub
     if at is None:
         return _kept_copy(_store_folder(file, folder), compare)
     if folder is not None and (folder / at.path).is_file():
         return str(folder / at.path)
+    if shared:
+        return ""
     from huggingface_hub import try_to_load_from_cache
 
     cached = try_to_load_from_cache(at.repo, at.path, revision=at.revision, repo_type=at.kind)
     return cached if isinstance(cached, str) else ""
 
 
-def fetch(flow: Download, folder: Path | None) -> str:
-    """The file's path, once it is here and right. `folder`: not into a cache, but there."""
+def fetch(flow: Download, folder: Path | None, *, shared: bool = False) -> str:
+    """The file's path, once it is here and right. `folder`: not into a cache, but there; `shared`:
+    with other machines."""
     file = flow.file
     try:
         for again in (False, True):
-            path = at_hand_already(file, folder)
+            path = at_hand_already(file, folder, shared=shared)
             flow.received = 0
             if not path and file.hub is not None:
                 path = _from_hub(flow, file.hub, folder)

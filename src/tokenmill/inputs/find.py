@@ -1,33 +1,21 @@
-"""Find, identify and fingerprint the input files, before any work begins.
+"""Find the input files, and have them checked and fingerprinted, before any work begins.
 
 Arguments count in the order given; inside a directory or a glob, files come recursively in the
 order of their paths' bytes, whatever the file system lists first and whatever the locale.
-Whatever cannot be read as what it claims to be is an error here, not after an hour.
+Nothing is opened here but lists that a folder holds about its files (`opening/` opens inputs).
 """
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from stat import S_ISREG
-from typing import IO, NamedTuple
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 import msgspec
-import xxhash
 
-from tokenmill.errors import InputError, SourceError
+from tokenmill.errors import InputError
 from tokenmill.inputs.input_rules import InputRules
-from tokenmill.inputs.kind import SIGNATURES, InputKind
-from tokenmill.inputs.kinds import (
-    extension_names,
-    kind_named,
-    kind_of_path,
-    reading_for,
-    stray_reason,
-)
+from tokenmill.inputs.kinds import extension_names, kind_of_path, stray_reason
 from tokenmill.inputs.listing import (
     RealPaths,
     SkippedFile,
@@ -36,6 +24,8 @@ from tokenmill.inputs.listing import (
     expand,
     refuse_twice,
 )
+from tokenmill.inputs.opening.access import LOCAL, InputAccess
+from tokenmill.inputs.opening.identify import InputFile
 from tokenmill.inputs.remote.address import (
     RemoteFile,
     fixed_folder,
@@ -46,19 +36,8 @@ from tokenmill.inputs.remote.address import (
 )
 from tokenmill.inputs.remote.hub import ListCache, endpoint, find_on_hub
 from tokenmill.inputs.remote.stores import find_in_store
-from tokenmill.inputs.rows.row_rule import columns_needed
-from tokenmill.inputs.source import SAMPLED, Source
+from tokenmill.inputs.source import Source
 from tokenmill.inputs.split_names import InputFiles, SplitChoice, choose_splits, named_splits
-from tokenmill.settings import Reading
-
-LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-
-# Files up to this size are hashed whole; of larger ones as much, in blocks spread evenly.
-FINGERPRINT_BYTES = 16 << 20
-FINGERPRINT_BLOCK = 64 << 10
-
-THREADS = 4  # that look at files
-MOST_AT_A_TIME = 64
 
 
 class SourceListing(msgspec.Struct, frozen=True):
@@ -74,12 +53,13 @@ def find_sources(
     pins: dict[str, str] | None = None,
     shelf: ListCache | None = None,
     rules: InputRules = InputRules(),  # noqa: B008 - frozen
+    access: InputAccess = LOCAL,
 ) -> SourceListing:
     """All files that the inputs name, checked and in order, and the skipped files with the reason.
 
     `exclude` is the output folder: where it is inside an input folder, a second run must not
     take what the first one wrote for input. `pins`: commits of the Hub that it is bound to.
-    `rules`: splits, kinds and columns as the user says.
+    `rules`: splits, kinds and columns as the user says. `access`: opens the files.
     """
     if not inputs:
         raise InputError("no inputs given", hint="name files, directories or globs")
@@ -109,40 +89,30 @@ def find_sources(
     root = os.path.commonpath(local) if local else ""
     first_val = len(files) - len(val_files)
 
-    def identify(number: int, file: str) -> Source:
-        split = "val" if number >= first_val else ""
-        if file in search.remote:
-            source = _remote_source(number, search.remote[file], rules)
-        else:
-            name = os.path.relpath(file, root)
-            source = _identify(number, file, name, _Expected.by(rules, file, text_column))
-        return msgspec.structs.replace(source, split=split) if split else source
-
-    sources = _identified(identify, files)
+    found: list[Source | InputFile | InputError] = []
+    for number, file in enumerate(files):
+        try:
+            if file in search.remote:
+                found.append(_remote_source(number, search.remote[file], rules))
+            else:
+                name = os.path.relpath(file, root)
+                found.append(InputFile.by(rules, number, file, name, text_column))
+        except InputError as error:
+            found.append(error)
+    sources = [
+        msgspec.structs.replace(source, split="val") if source.number >= first_val else source
+        for source in _identified(found, access)
+    ]
     shown = [SkippedFile(decodable(s.path), s.reason) for s in search.skipped]
     return SourceListing(tuple(sources), tuple(shown), search.revisions)
 
 
-def _identified(identify: Callable[[int, str], Source], files: list[str]) -> list[Source]:
+def _identified(found: list[Source | InputFile | InputError], access: InputAccess) -> list[Source]:
     """Every file as a source; what is wrong with any of them in one message."""
-
-    def source_or_fault(number: int, file: str) -> Source | InputError:
-        try:
-            return identify(number, file)
-        except InputError as error:
-            return error
-
-    # Several at a time: to hand over a small file takes as long as to look at it.
-    size = max(1, min(MOST_AT_A_TIME, len(files) // (4 * THREADS)))
-
-    def some(start: int) -> list[Source | InputError]:
-        return list(map(source_or_fault, itertools.count(start), files[start : start + size]))
-
-    with ThreadPoolExecutor(max_workers=THREADS) as pool:
-        parts = pool.map(some, range(0, len(files), size))
-        found = list(itertools.chain.from_iterable(parts))
-    refuse_faults([fault for fault in found if isinstance(fault, InputError)])
-    return [source for source in found if isinstance(source, Source)]
+    seen = iter(access.identify([one for one in found if isinstance(one, InputFile)]))
+    looked = [next(seen) if isinstance(one, InputFile) else one for one in found]
+    refuse_faults([fault for fault in looked if isinstance(fault, InputError)])
+    return [source for source in looked if isinstance(source, Source)]
 
 
 class _Search:
@@ -238,34 +208,6 @@ def _remote_source(number: int, file: RemoteFile, rules: InputRules) -> Source:
     )
 
 
-class _Expected(NamedTuple):
-    """What the options say about a file."""
-
-    as_kind: str
-    text_column: str  # its own, or ''
-    columns: tuple[str, ...]  # that it must have; of one: the text
-    needed: bool  # these are for a template or a filter
-
-    @classmethod
-    def by(cls, rules: InputRules, path: str, text_column: str) -> _Expected:
-        own = rules.column_for(path)
-        names = rules.needed or (text_column,)
-        if own:
-            names = tuple(own if name == text_column else name for name in names)
-        return cls(rules.kind_for(path), own, names, bool(rules.needed))
-
-
-def at_hand(source: Source, path: str, reading: Reading) -> Source:
-    """A source that is downloaded now: checked as any other file."""
-    needed = columns_needed(reading_for(source, reading))
-    columns = needed or (source.text_column or reading.text_column,)
-    expected = _Expected(source.as_kind, source.text_column, columns, bool(needed))
-    try:
-        return _identify(source.number, path, source.name, expected, source)
-    except InputError as error:  # the user knows the file by its URL
-        raise error.located(source.name, instead_of=path) from None
-
-
 def refuse_faults(faults: list[InputError]) -> None:
     """All that is wrong with the inputs in one message."""
     if len(faults) == 1:
@@ -304,91 +246,3 @@ def _refuse_mixture(folder: str, paths: list[str], rules: InputRules) -> None:
             f"{folder}: holds text files ({os.path.basename(text)}) beside other inputs",
             hint=f"say which you want: {folder}/**/*.txt, or the others by a pattern of their own",
         )
-
-
-def _identify(
-    number: int, path: str, name: str, expected: _Expected, listed: Source | None = None
-) -> Source:
-    """`listed`: what was known before the download; its fingerprint has been compared."""
-    if listed is None:
-        kind, compression = kind_of_path(path, expected.as_kind)
-    else:
-        kind, compression = kind_named(listed.kind), listed.compression
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        raise InputError(f"{path!r}: a file name that is not UTF-8", hint="rename it") from None
-    try:
-        stat = os.stat(path)
-        if not S_ISREG(stat.st_mode):
-            raise InputError(f"{path}: not a regular file")
-        with open(path, "rb") as file:
-            _check_magic(path, kind, compression, stat.st_size, file)
-            fingerprint = listed.fingerprint if listed else _fingerprint(file, stat.st_size)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    if not expected.as_kind:
-        kind = kind.settled(path, compression)
-    try:
-        look = path, stat.st_mtime_ns, compression
-        if expected.needed:
-            facts = kind.check_columns(*look, expected.columns)
-        else:
-            facts = kind.check(*look, expected.columns[0])
-    except SourceError as error:  # nothing has been read yet: the input itself is wrong
-        raise InputError(error.message, hint=error.hint) from None
-    return Source(
-        number=number,
-        name=name,
-        path=path,
-        kind=kind.name,
-        compression=compression,
-        size=stat.st_size,
-        fingerprint=fingerprint,
-        mtime_ns=stat.st_mtime_ns,
-        ctime_ns=stat.st_ctime_ns,
-        inode=stat.st_ino,
-        rows=facts.rows,
-        chained=facts.chained,
-        as_kind=expected.as_kind,
-        text_column=expected.text_column,
-        split=listed.split if listed else "",
-        twin=listed.twin if listed else 0,
-    )
-
-
-def _check_magic(path: str, kind: InputKind, compression: str, size: int, file: IO[bytes]) -> None:
-    if size == 0 and (compression or not kind.may_be_empty):
-        raise InputError(f"{path}: the file is empty", hint="remove it, or download it again")
-    head = file.read(max(len(LFS_POINTER), 8))
-    if head.startswith(LFS_POINTER):
-        raise InputError(
-            f"{path}: a git-LFS pointer, not the file itself",
-            hint="run `git lfs pull` in that repository, or download the file",
-        )
-    if not compression:
-        kind.check_head(path, size, head, file)
-    elif not head.startswith(SIGNATURES[compression]) and not _skippable_frame(head, compression):
-        raise InputError(
-            f"{path}: does not begin like a .{compression} file",
-            hint="give it the extension of what it is, or download it again",
-        )
-
-
-def _skippable_frame(head: bytes, compression: str) -> bool:
-    """A zstd file may begin with a skippable frame (pzstd writes one)."""
-    return compression == "zst" and head[1:4] == b"\x2a\x4d\x18" and 0x50 <= head[0] <= 0x5F
-
-
-def _fingerprint(file: IO[bytes], size: int) -> str:
-    """xxh3 over the content: all of it, or 256 blocks spread evenly with both ends."""
-    digest = xxhash.xxh3_128(size.to_bytes(8, "little"))
-    if size <= FINGERPRINT_BYTES:
-        file.seek(0)
-        digest.update(file.read())
-        return "xxh3:" + digest.hexdigest()
-    blocks = FINGERPRINT_BYTES // FINGERPRINT_BLOCK
-    for i in range(blocks):
-        file.seek((size - FINGERPRINT_BLOCK) * i // (blocks - 1))
-        digest.update(file.read(FINGERPRINT_BLOCK))
-    return SAMPLED + digest.hexdigest()

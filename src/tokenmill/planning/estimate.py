@@ -16,8 +16,8 @@ from tokenmill.errors import InputError, warning
 from tokenmill.formats import copies_of, get_format
 from tokenmill.formats.base import itemsize
 from tokenmill.inputs.download import at_hand_already, copy_fault
-from tokenmill.inputs.find import at_hand
 from tokenmill.inputs.kinds import kind_named
+from tokenmill.inputs.opening.identify import at_hand
 from tokenmill.inputs.segments import UNIT_BYTES
 from tokenmill.planning.counted import CountedTokens, counted_tokens
 from tokenmill.planning.empty_splits import (

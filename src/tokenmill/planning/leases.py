@@ -2,7 +2,8 @@
 
 A lease is a run of small sources, or a byte fraction of a large one, worth about 1 GB of input. It
 is known before any file is opened. A segment belongs to the fraction in which it begins; the worker
-that opens the file finds the segments. A compressed file is one segment, so it is one lease.
+that opens the file finds the segments. A compressed file is one segment, so it is one lease. A
+remote file is never in two leases, because each would download it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from tokenmill.errors import UsageError
+from tokenmill.inputs.remote.address import is_url
 from tokenmill.inputs.segments import Segment
 from tokenmill.inputs.source import Source
 
@@ -42,7 +44,7 @@ def leases_of(sources: Sequence[Source]) -> Iterator[Lease]:
     target = lease_bytes()
     number = first = total = 0
     for index, source in enumerate(sources):
-        if source.size >= 2 * target and not source.compression:
+        if source.size >= 2 * target and not source.compression and not is_url(source.name):
             if first < index:
                 yield Lease(number, first, index)
                 number += 1

@@ -11,6 +11,7 @@ from tokenmill.amounts import parse_bytes
 from tokenmill.errors import UsageError
 from tokenmill.inputs.find import SourceListing, find_sources
 from tokenmill.inputs.kinds import kind_named
+from tokenmill.inputs.opening.access import LOCAL, InputAccess
 from tokenmill.inputs.remote.address import is_url
 from tokenmill.inputs.remote.hub import ListCache
 from tokenmill.planning.hub_tokenizer import fetch_tokenizer, tokenizer_address
@@ -59,11 +60,12 @@ def make_plan(
     shelf: ListCache | None = None,
     bound_revisions: Callable[[], dict[str, str]] = dict,
     find_dataset: FindDataset = no_datasets,
+    access: InputAccess = LOCAL,
 ) -> Proposal:
     """Validate everything and look at the inputs. Writes nothing.
 
     `bound_revisions`: the commits of the Hub that an unfinished job in `output` is bound to.
-    `find_dataset`: opens a prepared dataset that a mixture names.
+    `find_dataset`: opens a prepared dataset that a mixture names. `access`: opens input files.
     """
     mixture = read_mixture(options.mix) if options.mix else None
     if mixture is not None:
@@ -92,10 +94,10 @@ def make_plan(
     refuse_few_files(budget.workers)
     rules = options.input_rules
     if mixture is None:
-        found = find_sources(inputs, settings.text_column, output, pins, shelf, rules)
+        found = find_sources(inputs, settings.text_column, output, pins, shelf, rules, access)
     else:
         settings = msgspec.structs.replace(settings, mixture=mixture.settings)
-        found = find_mixture(mixture, settings, output, pins, shelf, rules, find_dataset)
+        found = find_mixture(mixture, settings, output, pins, shelf, rules, find_dataset, access)
     if mixture is None and (val := whole_text_val(options, found.sources)):
         settings = plan_settings(msgspec.structs.replace(options, val=val), output, encoding)
     if settings.by_key:

@@ -296,8 +296,8 @@ def test_no_source_in_common(tmp_path: Path, grown: Grown) -> None:
 def test_a_large_file_must_have_the_same_time(
     tmp_path: Path, grown: Grown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenmill.inputs.find.FINGERPRINT_BYTES", 1000)
-    monkeypatch.setattr("tokenmill.inputs.find.FINGERPRINT_BLOCK", 100)
+    monkeypatch.setattr("tokenmill.inputs.opening.identify.FINGERPRINT_BYTES", 1000)
+    monkeypatch.setattr("tokenmill.inputs.opening.identify.FINGERPRINT_BLOCK", 100)
     path = write_jsonl(tmp_path / "a.jsonl", TEXTS[:40])
     grown.make_old([path])
     assert grown.check([path])["documents"] == 40
@@ -364,7 +364,7 @@ def test_ids_of_another_text_are_noticed_by_the_sample(
     tmp_path: Path, grown: Grown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A source whose change its fingerprint does not show."""
-    monkeypatch.setattr("tokenmill.inputs.find._fingerprint", lambda *_: "xxh3:same")
+    monkeypatch.setattr("tokenmill.inputs.opening.identify._fingerprint", lambda *_: "xxh3:same")
     path = write_jsonl(tmp_path / "a.jsonl", ["first text", "second text"])
     grown.make_old([path], val="none")
     write_jsonl(path, ["other text", "second text"])

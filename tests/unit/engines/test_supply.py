@@ -14,7 +14,6 @@ import pytest
 from support.inputs import write_jsonl
 
 from tokenmill.engines import events
-from tokenmill.engines import supply as supplying
 from tokenmill.engines.observer import EventLog, Observer
 from tokenmill.engines.supply import Downloads
 from tokenmill.errors import SourceError
@@ -72,7 +71,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     def maker(files: int, size: int = 100 << 20, limited: bool = False, **kw: Any) -> Any:
         file = write_jsonl(tmp_path / "a.jsonl", ["text"])
         fetching = Fetching(file)
-        monkeypatch.setattr(supplying, "fetch", fetching)
+        monkeypatch.setattr("tokenmill.inputs.opening.access.fetch", fetching)
         sources = tuple(
             Source(
                 number=i, name=f"f{i}", path="", kind="jsonl", size=size, fingerprint="etag:x",

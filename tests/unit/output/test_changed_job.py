@@ -10,7 +10,7 @@ from support.inputs import write_jsonl
 import tokenmill
 from reliability.r14_changed_job import Job, flip, unfinished
 from tokenmill.errors import RefusedError
-from tokenmill.inputs.find import FINGERPRINT_BLOCK
+from tokenmill.inputs.opening.identify import FINGERPRINT_BLOCK
 from tokenmill.planning.plan import difference
 
 

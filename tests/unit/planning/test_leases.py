@@ -62,6 +62,16 @@ def test_every_lease_is_in_exactly_one_part(sizes: list[tuple[int, bool]], of: i
     assert sorted(taken, key=lambda lease: lease.number) == leases
 
 
+def test_a_remote_file_is_never_in_two_leases() -> None:
+    """Each of them would download it. `finish` knows the name alone, and gets the same leases."""
+    names = ("hf://datasets/a/b/0.parquet", "s3://bucket/1.parquet", "https://host/2.parquet")
+    sources = [
+        Source(number=n, name=name, kind="parquet", size=5 * LEASE_BYTES, fingerprint="")
+        for n, name in enumerate(names)
+    ]
+    assert list(leases_of(sources)) == [Lease(n, n, n + 1) for n in range(3)]
+
+
 def test_a_large_file_is_cut_into_fractions_and_small_ones_are_taken_together() -> None:
     gb = LEASE_BYTES
     sizes = [(gb // 4, False)] * 5 + [(3 * gb, False), (3 * gb, True), (5, False)]

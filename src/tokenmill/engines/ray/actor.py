@@ -1,4 +1,5 @@
-"""An actor: it holds one worker process, passes orders to it, and collects its reports.
+"""An actor: it holds one worker process, passes orders to it, and collects its reports. Beside
+that it looks at input files for the driver.
 
 The work is done in a process of its own. So a row that ends its worker ends only that process, and
 the actor still says what it was doing and how it ended. An actor itself ends with its node.
@@ -22,6 +23,7 @@ from tokenmill.engines.hunt import WorkerEnd
 from tokenmill.engines.local.processes import Worker, main_module_hidden, reap, worker_end
 from tokenmill.engines.local.worker import run_worker
 from tokenmill.engines.ray.cluster import versions
+from tokenmill.engines.ray.requests import answer
 from tokenmill.inputs.segments import UnitId
 from tokenmill.system.buckets.environment import bucket_variables
 
@@ -53,16 +55,23 @@ class WorkerHolder:
         self._urgent = False  # something is to be told at once
         self._ended = False
 
-    def begin(self, job: bytes, stuck_seconds: float) -> dict[str, Any]:
-        """Start a worker for a job; one of an earlier job ends. Says where it is, and what it has:
-        the driver compares that before it gives out work."""
+    def greet(self) -> dict[str, Any]:
+        """Says where it is, and what it has: the driver compares that before it gives out work."""
         import ray
 
+        node = ray.get_runtime_context().get_node_id()
+        return {"host": platform.node(), "node": node, "versions": versions()}
+
+    def look(self, request: bytes) -> bytes:
+        """Look at input files, for the driver. In a thread beside those of the worker."""
+        return answer(request)
+
+    def begin(self, job: bytes, stuck_seconds: float) -> dict[str, Any]:
+        """Start a worker for a job; one of an earlier job ends."""
         self.stop()
         self._job, self._stuck_seconds = job, stuck_seconds
         self._start()
-        node = ray.get_runtime_context().get_node_id()
-        return {"host": platform.node(), "node": node, "versions": versions()}
+        return self.greet()
 
     def stop(self) -> None:
         worker, self._worker = self._worker, None

@@ -10,13 +10,13 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from importlib import metadata
 from typing import Any, TypeVar
 
 import msgspec
 
-from tokenmill.errors import RefusedError, TokenmillError, UsageError, WorkerError
+from tokenmill.errors import RefusedError, UsageError, WorkerError
 from tokenmill.tokens.counts import Counts
 
 PORT_SECONDS = 5.0  # until a port must answer
@@ -85,7 +85,6 @@ class RayCluster:
     def __init__(self, ray: Any, worker_bytes: int) -> None:
         """`worker_bytes`: a worker's share of the memory."""
         self.ray, self.actor_bytes = ray, worker_bytes + ACTOR_BYTES
-        self.actors: list[Any] = []  # that an earlier run has started, and that are free
         self.nodes: list[Node] = []
         self.figures: dict[str, NodeFigures] = {}
         self._heard, self._known = time.monotonic(), threading.Event()
@@ -152,38 +151,42 @@ def _node(seen: dict[str, Any]) -> Node:
     return Node(seen["NodeID"], int(has.get("CPU", 0)), int(has.get("memory", 0)))
 
 
-_connected: RayCluster | None = None
-
-
-def connected() -> RayCluster:
-    if _connected is None:
-        raise TokenmillError("no Ray cluster is connected", hint="this is a bug of tokenmill")
-    return _connected
-
-
-@contextlib.contextmanager
-def connection(address: str, worker_bytes: int) -> Iterator[RayCluster]:
+class Connection:
     """A cluster by its address; without one, that of this process, or a new one on this machine,
-    which ends with this."""
-    global _connected
+    which ends with this. Nothing is connected before it is needed."""
+
+    def __init__(self, address: str, worker_bytes: int) -> None:
+        """`worker_bytes`: a worker's share of the memory."""
+        self._address, self._worker_bytes = address, worker_bytes
+        self._opened: RayCluster | None = None
+        self._ours = False
+
+    @property
+    def cluster(self) -> RayCluster:
+        if self._opened is None:
+            ray = _installed()
+            self._ours = not ray.is_initialized()
+            if self._ours:
+                _connect(ray, self._address)
+                _restore_handlers()
+            self._opened = RayCluster(ray, self._worker_bytes)
+        return self._opened
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+            if self._ours:
+                _disconnect(self._opened.ray)
+
+
+def _installed() -> Any:
     try:
         import ray
     except ImportError:
         raise UsageError(
             "--engine ray: Ray is not installed", hint="pip install 'tokenmill[ray]'"
         ) from None
-    ours = not ray.is_initialized()
-    if ours:
-        _connect(ray, address)
-        _restore_handlers()
-    cluster = _connected = RayCluster(ray, worker_bytes)
-    try:
-        yield cluster
-    finally:
-        _connected = None
-        cluster.close()
-        if ours:
-            _disconnect(ray)
+    return ray
 
 
 def _restore_handlers() -> None:

@@ -19,8 +19,8 @@ import msgspec
 from tokenmill.amounts import show_bytes
 from tokenmill.engines import events, messages
 from tokenmill.engines.hunt import WorkerEnd
-from tokenmill.engines.ray.actor import Reply, WorkerHolder
-from tokenmill.engines.ray.cluster import RayCluster, versions
+from tokenmill.engines.ray.actor import Reply
+from tokenmill.engines.ray.pool import GROW_SECONDS, ActorPool, refuse_other_versions
 from tokenmill.engines.run import EncodingRun, Run
 from tokenmill.errors import WorkerError, from_wire
 from tokenmill.inputs.segments import UnitId
@@ -28,7 +28,6 @@ from tokenmill.inputs.segments import UnitId
 SLOTS = 8  # segments that an actor has at a time: a second of work
 EXCHANGE_SECONDS = 1.0
 TICK_SECONDS = 0.2
-GROW_SECONDS = 2.0  # between looks for nodes that were added
 WAITING_SECONDS = 10.0  # for a node with room; then the driver says so
 LOST = WorkerEnd("is gone with its node, or was preempted", "lost", "was lost")
 WAITS = WorkerEnd("had not begun when its process ended", "lost", "was lost")
@@ -53,8 +52,9 @@ class Actor:
 
 
 class RayEngine:
-    def __init__(self, run: Run, cluster: RayCluster) -> None:
-        self.run, self.dispatch, self.cluster, self.ray = run, run.dispatch, cluster, cluster.ray
+    def __init__(self, run: Run, pool: ActorPool) -> None:
+        self.run, self.dispatch = run, run.dispatch
+        self.pool, self.cluster, self.ray = pool, pool.cluster, pool.cluster.ray
         self.job = msgspec.msgpack.encode(run.job)
         # Only a run that asks for no places can have several tasks of one worker under way.
         self.slots = SLOTS if isinstance(run, EncodingRun) and run.job.relative else 1
@@ -80,12 +80,12 @@ class RayEngine:
                 self.run.report()
         except BaseException:
             for actor in self.actors if not self.cluster.headless else ():
-                self._end(actor)
+                self.pool.end(actor.handle)
             raise
         # They serve the next run, also those that still start: that takes seconds. The first that
         # is taken is the last one here.
         last = sorted(self.actors, key=lambda actor: (actor.begun, actor.call is None))
-        self.cluster.actors += [actor.handle for actor in last]
+        self.pool.give_back([actor.handle for actor in last])
 
     def _finished(self) -> bool:
         for slot, order in self.dispatch.orders():
@@ -128,7 +128,8 @@ class RayEngine:
             self._lost(actor)
             return
         if not actor.begun:
-            self._compare(actor, answer)
+            refuse_other_versions(answer)
+            actor.host, actor.node = answer["host"], answer["node"]
             actor.begun = actor.starting = True
             for slot in actor.slots:
                 self.dispatch.joined(slot)
@@ -192,11 +193,9 @@ class RayEngine:
         """An actor for every core of the cluster, also of nodes that were added since. With
         --workers, or where no node has room yet, actors wait: a cluster that grows sees them."""
         self.looked = time.monotonic()
-        wanted = self.run.settings.max_actors or max(1, self.cluster.room)
-        while len(self.actors) < wanted:
-            free = self.cluster.actors.pop() if self.cluster.actors else None
+        while len(self.actors) < self.pool.wanted:
             slots = [next(self.numbers) for _ in range(self.slots)]
-            actor = Actor(free or self._start_actor(), slots)
+            actor = Actor(self.pool.take(), slots)
             self.actors.append(actor)
             self.by_slot |= dict.fromkeys(actor.slots, actor)
             actor.call = actor.handle.begin.remote(self.job, self.run.settings.stuck_seconds)
@@ -208,37 +207,12 @@ class RayEngine:
                     f"{show_bytes(self.cluster.actor_bytes)} of memory of a node; waiting"
                 )
 
-    def _start_actor(self) -> Any:
-        remote = self.ray.remote(WorkerHolder)
-        chosen = remote.options(
-            num_cpus=1,
-            memory=self.cluster.actor_bytes,
-            max_restarts=0,
-            scheduling_strategy="SPREAD",
-        )
-        return self.cluster.ask(chosen.remote, self.run.check_interrupt)
-
     def _tell_workers(self) -> None:
         nodes = Counter((actor.node, actor.host) for actor in self.actors if actor.begun)
         for node, workers in nodes.items():
             figures = self.cluster.figures_of(*node)
             figures.workers = max(figures.workers, workers)
         self.run.log.add(events.WorkersAtWork(nodes.total(), len(nodes)))
-
-    def _compare(self, actor: Actor, hello: dict[str, Any]) -> None:
-        actor.host, actor.node = hello["host"], hello["node"]
-        here = versions()
-        other = [
-            f"{name} {hello['versions'].get(name)} instead of {version}"
-            for name, version in here.items()
-            if hello["versions"].get(name) != version
-        ]
-        if other:
-            raise WorkerError(
-                f"a worker on {actor.host} has other versions: {', '.join(other)}",
-                hint="install the same versions on all nodes: they decide which tokens a text "
-                "becomes",
-            )
 
     def _leave(self, actor: Actor, end: WorkerEnd) -> None:
         """Its worker is gone: the work of all slots is given to others. Only the task at work may
@@ -266,11 +240,8 @@ class RayEngine:
         """The actor itself is gone. Another is started where there is a core for it."""
         self._leave(actor, LOST)
         self.actors.remove(actor)
-        self.cluster.ask(lambda: self._end(actor), self.run.check_interrupt)
+        self.cluster.ask(lambda: self.pool.end(actor.handle), self.run.check_interrupt)
         if actor.begun:
             self.cluster.figures_of(actor.node).lost += 1
             self.run.log.add(events.WorkerLost(actor.host))
             self._tell_workers()
-
-    def _end(self, actor: Actor) -> None:
-        self.ray.kill(actor.handle, no_restart=True)

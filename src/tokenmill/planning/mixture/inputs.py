@@ -12,6 +12,7 @@ from tokenmill.errors import InputError, TokenmillError, UsageError
 from tokenmill.inputs.find import SourceListing, find_sources
 from tokenmill.inputs.input_rules import EVERY, InputRules
 from tokenmill.inputs.kinds import kind_named
+from tokenmill.inputs.opening.access import InputAccess
 from tokenmill.inputs.remote.hub import ListCache
 from tokenmill.inputs.source import Source
 from tokenmill.planning.mixture.mix_file import DATASET, MixSource, Mixture
@@ -57,10 +58,12 @@ def find_mixture(
     shelf: ListCache,
     rules: InputRules,
     find_dataset: FindDataset,
+    access: InputAccess,
 ) -> SourceListing:
     """All files and prepared datasets of all sources, each with the name of its source.
 
     `find_dataset`: opens a prepared dataset, and refuses one that does not fit the settings.
+    `access`: opens input files.
     """
     listings = []
     for source in mixture.sources:
@@ -71,7 +74,8 @@ def find_mixture(
             _refuse_of_text(source, settings, files, datasets)
             mine = [find_dataset(one.removeprefix(DATASET), settings) for one in datasets]
             if files:
-                mine.append(find_sources(files, settings.text_column, output, pins, shelf, own))
+                column = settings.text_column
+                mine.append(find_sources(files, column, output, pins, shelf, own, access))
             listings.append(_together(mine))
         except TokenmillError as error:
             raise error.located(f"source {source.name}") from None
