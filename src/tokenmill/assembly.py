@@ -142,10 +142,22 @@ def complete(
     choose: Callable[[], ChosenDocuments | None],
 ) -> tuple[Manifest, list[str]]:
     """From units in their places to a dataset. `choose`: what a mixture takes of them."""
+    final = streams_in_order(run, frontier, ordered, record, choose)
+    manifest = _commit(run, final, run.books.workspace, record)
+    return manifest, _sorted_inputs(run)
+
+
+def streams_in_order(
+    run: PlanRun,
+    frontier: Frontier | UnorderedUnits,
+    ordered: list[UnitRecord],
+    record: dict[str, Any],
+    choose: Callable[[], ChosenDocuments | None],
+) -> State:
+    """Where the streams end, once their documents are in the order of the plan."""
     if run.plan.settings.by_key:
         frontier = _order(run, ordered, record, choose).dispatch.frontier
-    manifest = _commit(run, frontier.state, run.books.workspace, record)
-    return manifest, _sorted_inputs(run)
+    return frontier.state
 
 
 def _order(
