@@ -136,7 +136,7 @@ def test_a_machine_with_other_versions_is_refused(
     output, _ = begun("llmc", tmp_path)
     finish(output, "0/3")
     monkeypatch.setattr(file_list, "package_versions", lambda: {"tokenmill": "9", "pyarrow": "1"})
-    with pytest.raises(RefusedError, match="tokenmill 9 instead of .*, pyarrow 1 instead of"):
+    with pytest.raises(RefusedError, match=r"tokenmill 9 instead of .*, pyarrow 1 instead of"):
         finish(output, "1/3")
     assert status(output).finish_parts[1].state == "stopped"
 
