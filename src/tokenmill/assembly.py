@@ -33,11 +33,13 @@ from tokenmill.formats import copies_of
 from tokenmill.output import commit as committing
 from tokenmill.output.file_maker import FileMaker, FileTask
 from tokenmill.output.file_tasks import FileJob, weight_of
+from tokenmill.output.finish.known_units import open_placed
 from tokenmill.output.journal import UnitRecord
 from tokenmill.output.manifest import Manifest
 from tokenmill.output.objects.record_table import RecordTable
 from tokenmill.output.objects.records import recorded_units
-from tokenmill.output.recovery import JobState, open_placed
+from tokenmill.output.objects.workspace import ObjectWorkspace
+from tokenmill.output.recovery import JobState
 from tokenmill.output.workspace import WorkArea
 from tokenmill.planning.options import Options
 from tokenmill.planning.plan import Plan
@@ -95,6 +97,7 @@ def assemble(
 
         return complete(run, run.dispatch.frontier, opened.ordered, record, choose)
     workspace = run.books.workspace
+    assert isinstance(workspace, ObjectWorkspace)
     recorded = recorded_units(run.plan, workspace)
     with placed_units(
         run.plan, run.settings, run.budget, workspace, recorded, run.log, run.check_interrupt
@@ -116,7 +119,7 @@ def placed_units(
     plan: Plan,
     settings: RunSettings,
     budget: Budget,
-    workspace: WorkArea,
+    workspace: ObjectWorkspace,
     recorded: RecordTable,
     log: EventLog,
     check_interrupt: Callable[[], None],

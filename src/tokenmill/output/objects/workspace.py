@@ -35,7 +35,8 @@ from tokenmill.output.files import JobFiles
 from tokenmill.output.journal import Record, UnitRecord, framed, journal_header, unit_record
 from tokenmill.output.objects.creating import create_once
 from tokenmill.output.objects.lease import DriverLease
-from tokenmill.output.objects.log import ObjectLog, read_objects
+from tokenmill.output.objects.log import ObjectLog, each_in_objects, next_number, read_objects
+from tokenmill.output.objects.record_table import RecordRows, RecordTable
 from tokenmill.output.objects.records import HashedLog, read_hashed
 from tokenmill.output.objects.units import JoinedFiles, ObjectFiles, is_unit_whole, object_name
 from tokenmill.output.workspace import CUTS, JOURNAL, MADE_BY_PARTS, RECORDS, WORK, WorkArea
@@ -120,6 +121,10 @@ class ObjectWorkspace(WorkArea):
             return HashedLog(self.store, f"{WORK}/{name}", header, self._check_unfinished)
         return ObjectLog(self.store, f"{WORK}/{name}", position, header, self._check_lease)
 
+    def next_record(self, name: str) -> int:
+        """Where the next record of a log goes."""
+        return next_number(self.store, f"{WORK}/{name}")
+
     def is_whole(self, record: UnitRecord) -> bool:
         return is_unit_whole(self.store, UNITS, record)
 
@@ -163,9 +168,15 @@ class ObjectWorkspace(WorkArea):
         return [name for names in records for name in names if is_plain_path(name)], number
 
     def grown_files(self, files: JobFiles, fingerprint: str) -> JoinedFiles:
-        records, _ = self.read_log(JOURNAL, fingerprint, unit_record)
-        latest = {record.unit: record for record in records}
-        return JoinedFiles(self.store, UNITS, latest.values())
+        return JoinedFiles(self.store, UNITS, RecordRows(self.placed_units(fingerprint)))
+
+    def placed_units(self, fingerprint: str) -> RecordTable:
+        """The units that have their places. Of two records of a unit the later one counts."""
+        header = journal_header(fingerprint)
+        records = each_in_objects(
+            self.store, f"{WORK}/{JOURNAL}", header, lambda body: (unit_record(body), body)
+        )
+        return RecordTable(records, lambda found: found[-1], self.local)
 
     def publish(self, names: dict[str, str], decision: bytes, manifest: bytes) -> None:
         """The files have their names already. They are not a dataset before the manifest is there,
