@@ -258,7 +258,7 @@ def _file_list(
 ) -> FileList:
     """What is to be made. The first part that comes gives the units their places, and others wait
     for it. If it dies, another part goes on with that."""
-    looked = told = False
+    looked = waited = False
     while (found := read_file_list(plan, workspace)) is None:
         if not looked:
             _refuse_incomplete(plan, workspace)  # before any other coordinator is disturbed
@@ -266,16 +266,19 @@ def _file_list(
         placing = ObjectWorkspace(workspace.store, settings.scratch)  # it holds the lease
         lease = placing.lock_if_free(interrupts.check)
         if lease is None:
-            if not told:
+            if not waited:
                 observer.note("another machine gives the units their places: waiting for it")
-            told = True
+            waited = True
             time.sleep(WAIT_SECONDS)
             interrupts.check()
             continue
         try:
             if placing.has(placing.manifest):
                 placing.remove_work()
-                raise RefusedError(f"{workspace.where()}: was finished meanwhile")
+                raise RefusedError(
+                    f"{workspace.where()}: is finished already",
+                    hint="`tokenmill verify` compares it",
+                )
             if read_file_list(plan, placing) is None:
                 _list_files(plan, placing, settings, observer, interrupts)
         finally:

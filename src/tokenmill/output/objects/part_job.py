@@ -35,17 +35,17 @@ def noted_part(
 ) -> Iterator[dict[str, Any]]:
     """How a part goes is written down for `status`; what it was made with, for run.json."""
 
-    def note(state: str, **more: Any) -> None:
+    def put(state: str, **more: Any) -> None:
         if workspace.has(workspace.plan):  # else the job was finished meanwhile
             put_note(workspace, part, state, folder=folder, **more)
 
-    note("at work")
+    put("at work")
     try:
         yield made_with
     except (TokenmillError, Interrupted) as error:
-        note("stopped", message=error.message, hint=error.hint)
+        put("stopped", message=error.message, hint=error.hint)
         raise
-    note("done", made_with=made_with)
+    put("done", made_with=made_with)
 
 
 def bind_part(plan: Plan, workspace: WorkArea, part: Part) -> BoundPlan:
