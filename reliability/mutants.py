@@ -288,7 +288,7 @@ STORE_MUTANTS: dict[str, tuple[str, str, str]] = {
         "output/durability.py", "            self.ledger.add(record, self.workspace.object_of(record))\n", "            self.ledger.add(record)\n",
     ),
     "records of a mixture are looked for with its amounts": (
-        "output/commit.py", "workspace.grown_files(maker.files, plan.work_fingerprint)", "workspace.grown_files(maker.files, plan.fingerprint)",
+        "output/commit.py", "workspace.grown_files(files, plan.work_fingerprint)", "workspace.grown_files(files, plan.fingerprint)",
     ),
     "where rows went is made in the wrong place": (
         "output/commit.py", "        name = workspace.name_of(working, path)\n        made = maker.make(name, row_index(",

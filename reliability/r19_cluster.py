@@ -1,5 +1,6 @@
 """R19: a Ray cluster of three nodes whose workers, nodes, head and driver are killed; and jobs in
-parts that run twice, at once, out of order, and are killed. The bytes are those of one machine."""
+parts, of `prepare` and of `finish`, that run twice, at once, out of order, and are killed. The bytes
+are those of one machine."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ ID = "R19"
 PROMISE = "more than one machine"
 MARK = "workers, nodes, head and driver killed; parts twice, at once, killed: the bytes of one run"
 PARTS = 16
+FINISH_PARTS = 3
 JOBS: dict[str, dict[str, Any]] = {
     "llmc": {"format": "llmc", "shard_tokens": 7000, "val": "docs:9"},
     "nanogpt": {"format": "nanogpt", "val": 0.1},
@@ -67,9 +69,10 @@ def options_of(job: str, folder: Path) -> tuple[list[Path], dict[str, Any]]:
 
 def run(check: Check) -> str:
     names = [f"parts {job} {n}" for job in JOBS for n in range(check.scale(4, 1))]
+    names += [f"finish {job} {n}" for job in JOBS for n in range(check.scale(4, 1))]
     names += [f"ray {case} {n}" for case in RAY_CASES for n in range(check.scale(2, 1))]
     if check.fast and not check.only:  # the start of a cluster takes seconds
-        names = ["parts llmc 0", "parts shuffled 0", "ray workers 0"]
+        names = ["parts llmc 0", "parts shuffled 0", "finish llmc 0", "ray workers 0"]
     check.processes = 1
 
     def one(name: str, folder: Path) -> str:
@@ -87,7 +90,8 @@ def run(check: Check) -> str:
     check.each(names, one, seconds=1000)
     done = check.outcomes
     return (
-        f"{done['parts']} jobs in {PARTS} parts, {done['ray']} on Ray: "
+        f"{done['parts']} jobs in {PARTS} parts, {done['finish']} finished in {FINISH_PARTS}, "
+        f"{done['ray']} on Ray: "
         f"{len(check.failures)} failures"
     )
 
@@ -152,6 +156,38 @@ def parts_case(job: str, folder: Path, rng: random.Random) -> None:
     part(missing)
     finishing.finish(folder / "out", workers=0)
     compare(folder / "out", wanted)
+
+
+def finish_case(job: str, folder: Path, rng: random.Random) -> None:
+    """Files that parts of `finish` make: killed, twice, two at once, and some that none makes."""
+    from tokenmill import finishing, pipeline
+
+    write_corpus(folder / "in", 10, 2)
+    wanted = expected(job, folder / "in", folder / "one")
+    inputs, options = options_of(job, folder / "in")
+    output = folder / "out"
+    pipeline.prepare(inputs, output, workers=0, part="0/1", **options)
+
+    def part(number: int) -> None:
+        finishing.finish(output, workers=0, part=f"{number}/{FINISH_PARTS}")
+
+    fork = multiprocessing.get_context("fork")
+    for turn in range(4):
+        pair = [fork.Process(target=part, args=(rng.randrange(FINISH_PARTS),)) for _ in range(2)]
+        for process in pair:
+            process.start()
+        if turn < 2:
+            time.sleep(rng.random())
+            pair[0].kill()
+        for process in pair:
+            process.join(300)
+            allowed = (0, -signal.SIGKILL) if turn < 2 and process is pair[0] else (0,)
+            assert process.exitcode in allowed, f"a part of finish ended with {process.exitcode}"
+    assert not (output / "manifest.json").exists(), "a reader sees half a dataset"
+    made = len(list((output / ".tokenmill/files/made-by-parts").iterdir()))
+    assert made, "no part has recorded a file"
+    finishing.finish(output, workers=0)
+    compare(output, wanted)
 
 
 class Nodes:
@@ -264,7 +300,8 @@ def ray_case(case: str, folder: Path, rng: random.Random) -> None:
 def main(name: str, folder: str, seed: str) -> None:
     kind, what, _ = name.split()
     rng = random.Random(f"{seed} {name}")
-    (parts_case if kind == "parts" else ray_case)(what, Path(folder), rng)
+    cases = {"parts": parts_case, "finish": finish_case, "ray": ray_case}
+    cases[kind](what, Path(folder), rng)
 
 
 if __name__ == "__main__":

@@ -35,12 +35,14 @@ from tokenmill.inputs.opening.access import LOCAL, InputAccess
 from tokenmill.output import commit as committing
 from tokenmill.output.file_maker import FileMaker, FileTask
 from tokenmill.output.file_tasks import FileJob, weight_of
+from tokenmill.output.finish.known_units import open_placed
 from tokenmill.output.journal import UnitRecord
 from tokenmill.output.manifest import Manifest
 from tokenmill.output.objects.record_table import RecordTable
 from tokenmill.output.objects.records import recorded_units
+from tokenmill.output.objects.workspace import ObjectWorkspace
 from tokenmill.output.prepared.known import refuse_surely_unmet
-from tokenmill.output.recovery import JobState, open_placed
+from tokenmill.output.recovery import JobState
 from tokenmill.output.workspace import WorkArea
 from tokenmill.planning.make import Proposal
 from tokenmill.planning.options import Options
@@ -99,6 +101,7 @@ def assemble(
 
         return complete(run, run.dispatch.frontier, opened.ordered, record, choose)
     workspace = run.books.workspace
+    assert isinstance(workspace, ObjectWorkspace)
     recorded = recorded_units(run.plan, workspace)
     with placed_units(
         run.plan, run.settings, run.budget, workspace, recorded, run.log, run.check_interrupt
@@ -120,7 +123,7 @@ def placed_units(
     plan: Plan,
     settings: RunSettings,
     budget: Budget,
-    workspace: WorkArea,
+    workspace: ObjectWorkspace,
     recorded: RecordTable,
     log: EventLog,
     check_interrupt: Callable[[], None],
@@ -146,10 +149,22 @@ def complete(
     choose: Callable[[], ChosenDocuments | None],
 ) -> tuple[Manifest, list[str]]:
     """From units in their places to a dataset. `choose`: what a mixture takes of them."""
+    final = streams_in_order(run, frontier, ordered, record, choose)
+    manifest = _commit(run, final, run.books.workspace, record)
+    return manifest, _sorted_inputs(run)
+
+
+def streams_in_order(
+    run: PlanRun,
+    frontier: Frontier | UnorderedUnits,
+    ordered: list[UnitRecord],
+    record: dict[str, Any],
+    choose: Callable[[], ChosenDocuments | None],
+) -> State:
+    """Where the streams end, once their documents are in the order of the plan."""
     if run.plan.settings.by_key:
         frontier = _order(run, ordered, record, choose).dispatch.frontier
-    manifest = _commit(run, frontier.state, run.books.workspace, record)
-    return manifest, _sorted_inputs(run)
+    return frontier.state
 
 
 def _order(

@@ -36,7 +36,6 @@ from tokenmill.inputs.kinds import refuse_changed
 from tokenmill.inputs.opening.access import InputAccess
 from tokenmill.inputs.stdin import NAME, is_stdin, stdin_file
 from tokenmill.output.journal import UnitRecord
-from tokenmill.output.manifest import MANIFEST_VERSION, Manifest
 from tokenmill.output.objects.opening import open_workspace
 from tokenmill.output.objects.part_job import noted_part, open_part
 from tokenmill.output.prepared.known import known_amounts
@@ -44,7 +43,7 @@ from tokenmill.output.recovery import (
     open_job,
     refuse_output,
 )
-from tokenmill.output.result import Result, made_with, warnings_of, write_run_record
+from tokenmill.output.result import Result, made_with, part_result, warnings_of, write_run_record
 from tokenmill.output.workspace import WorkArea
 from tokenmill.planning.empty_splits import refuse_surely_empty
 from tokenmill.planning.hub_tokenizer import tokenizer_address
@@ -245,24 +244,8 @@ def _prepare_part(
     counts = Counts()
     for one in run.books.ledger.by_source:
         counts.add(one)
-    return Result(
-        output=place_name(output),
-        manifest=Manifest(
-            version=MANIFEST_VERSION,
-            fingerprint=plan.fingerprint,
-            plan=plan.to_dict(),
-            counts=counts.to_dict(),
-            splits=[],
-            sources=[],
-            set_aside=[],
-            files=[],
-        ),
-        already_done=not record["units_encoded"],
-        seconds=time.monotonic() - began,
-        run=record,
-        warnings=[],
-        part=str(part),
-    )
+    seconds = time.monotonic() - began
+    return part_result(plan, place_name(output), part, counts, seconds, record)
 
 
 def refuse_in_parts(prepared: Proposal, output: Place) -> None:

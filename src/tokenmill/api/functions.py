@@ -348,11 +348,14 @@ def finish(
     memory: str | int | None = None,
     scratch: Path = "",
     allow_empty_split: bool = False,
+    part: str = "",
     quiet: bool = False,
     observer: Observer | None = None,
 ) -> Result:
-    """Make a dataset of what all parts of a job have recorded. The same call resumes.
+    """Make a dataset of what all parts of a job have recorded. The same call resumes. With `part`,
+    several machines make its files; a call without `part` then makes what is missing, and commits.
 
+    >>> tokenmill.finish("out", part="0/3")
     >>> tokenmill.finish("out")
     """
     return calls.finish({**locals()})

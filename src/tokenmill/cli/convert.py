@@ -107,17 +107,27 @@ def export_command(
 @command(
     "tokenmill finish out",
     "tokenmill finish out --workers 32 --memory 64GB",
+    "tokenmill finish out --part 0/3",
     short_help="Make a dataset of what `prepare --part` has done.",
 )
 @click.argument("directory", type=click.Path())
 @with_options(*RUN[:2])
+@click.option(
+    "--part",
+    default="",
+    show_default="all that is left",
+    metavar="I/N",
+    help="Make only the files of part I of N (from 0; auto/N: as Slurm or Kubernetes say), on one "
+    "of several machines; then `finish` without --part.",
+)
 @with_options(SCRATCH, ALLOW_EMPTY)
 @with_options(*RUN_ONLY[1:])
 @JSON
 def finish(directory: str, as_json: bool, quiet: bool, progress: str, **options: Any) -> int:
     """Make a dataset of what all parts of a job have recorded (`prepare --part`).
 
-    Refuses, and names the parts, if some are missing. The same command resumes.
+    Refuses, and names the parts, if some are missing. The same command resumes. With --part,
+    several machines make the files; `finish` without --part makes what is missing, and commits.
     """
     from tokenmill import finishing
     from tokenmill.cli import summary

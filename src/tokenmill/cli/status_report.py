@@ -67,6 +67,21 @@ def _part_lines(found: Status) -> list[str]:
         why = f": {part.message.splitlines()[0]}" if part.message else ""
         done = f"{part.leases_done:,} of {part.leases:,} leases"
         lines.append(f"    {part.part:8}  {done}, {said}{why}")
+    return lines + _finish_lines(found)
+
+
+def _finish_lines(found: Status) -> list[str]:
+    """The same of parts of `finish`."""
+    if not found.finish_parts:
+        return []
+    total, made = found.files_to_make, found.files_made
+    lines = [f"  files     {made:,} of {total:,} made" if total else "  files     not known yet"]
+    for part in found.finish_parts:
+        if part.files and part.files_made == part.files:
+            continue
+        said = f"{part.state} on {part.host}, {part.when}" if part.state else "not begun"
+        why = f": {part.message.splitlines()[0]}" if part.message else ""
+        lines.append(f"    {part.part:8}  {part.files_made:,} of {part.files:,} files, {said}{why}")
     return lines
 
 

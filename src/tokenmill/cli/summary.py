@@ -215,11 +215,20 @@ def echo_part(result: Result) -> None:
     """Of one part of a job: what is recorded of it, and how to go on."""
     counts = result.manifest.counts
     done = "was done already" if result.already_done else "is done"
+    output = shlex.quote(result.output)
+    if "files" in result.run:
+        files, made = result.run["files"], result.run["files_made"]
+        here = f" ({files - made:,} were there)" if 0 < made < files else ""
+        click.echo(
+            f"part {result.part} of finish {done}: {counted(files, 'file')} of "
+            f"{result.run['files_in_all']:,}{here}"
+        )
+        click.echo(f"then, once: tokenmill finish {output}")
+        return
     click.echo(
         f"part {result.part} {done}: {counted(counts['documents'], 'document')}, "
         f"{counted(counts['tokens'], 'token')}, {counted(counts['quarantined'], 'row')} quarantined"
     )
-    output = shlex.quote(result.output)
     click.echo(f"when all parts are done: tokenmill finish {output}")
 
 

@@ -14,11 +14,13 @@ from tokenmill.inputs.kinds import segments_of
 from tokenmill.inputs.segments import Segment
 from tokenmill.inputs.source import Source
 from tokenmill.output.commit import IMPORTED
+from tokenmill.output.finish.file_list import made_files, read_file_list
 from tokenmill.output.journal import UnitRecord, unit_record
 from tokenmill.output.manifest import Manifest
 from tokenmill.output.objects.opening import open_workspace
 from tokenmill.output.objects.part_job import bound_to
 from tokenmill.output.objects.parts import (
+    FINISH_PARTS,
     CutSources,
     PartNote,
     missing_leases,
@@ -30,7 +32,7 @@ from tokenmill.output.recovery import bound_plan
 from tokenmill.output.workspace import JOURNAL, LOCK, WorkArea, Workspace
 from tokenmill.planning.leases import Lease, Part, leases_of
 from tokenmill.planning.needs import FinishedWork
-from tokenmill.planning.plan import work_fingerprint
+from tokenmill.planning.plan import Plan, work_fingerprint
 from tokenmill.settings import PlanSettings
 from tokenmill.system.lock import holder_of
 from tokenmill.system.store import read_small
@@ -46,6 +48,18 @@ class PartStatus(msgspec.Struct, frozen=True, kw_only=True):
     part: str
     leases: int
     leases_done: int
+    state: str = ""  # what it has last said: at work, done or stopped; "": nothing yet
+    host: str = ""
+    message: str = ""  # why it stopped
+    when: str = ""
+
+
+class FinishPart(msgspec.Struct, frozen=True, kw_only=True):
+    """One part of `finish`, on one of several machines."""
+
+    part: str
+    files: int
+    files_made: int  # that are recorded; who made them does not matter
     state: str = ""  # what it has last said: at work, done or stopped; "": nothing yet
     host: str = ""
     message: str = ""  # why it stopped
@@ -73,6 +87,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     leases: int = 0  # of a job on several machines
     leases_done: int = 0
     parts: list[PartStatus] = []  # that were begun, or have something to do
+    files_to_make: int = 0  # by parts of `finish`; 0: no part has begun
+    files_made: int = 0
+    finish_parts: list[FinishPart] = []
 
 
 def status(directory: str | os.PathLike[str]) -> Status:
@@ -188,7 +205,31 @@ def _on_several(workspace: ObjectWorkspace, directory: str) -> Status:
         leases=len(leases),
         leases_done=len(leases) - len(missing),
         parts=_parts(leases, missing, read_notes(workspace.store)),
+        **_files(plan, workspace),
     )
+
+
+def _files(plan: Plan, workspace: ObjectWorkspace) -> dict[str, Any]:
+    """The files that parts of `finish` are to make, and have made."""
+    notes, found = read_notes(workspace.store, FINISH_PARTS), read_file_list(plan, workspace)
+    made = made_files(workspace, found.evidence) if found is not None else set[str]()
+    sizes, parts = {part.of for part in notes}, list[FinishPart]()
+    for part in [Part(number, of) for of in sorted(sizes) for number in range(of)]:
+        mine = found.share_of(part) if found is not None else []
+        note = notes.get(part, PartNote(part="", state=""))
+        parts.append(
+            FinishPart(
+                part=str(part),
+                files=len(mine),
+                files_made=sum(task.working in made for task in mine),
+                state=note.state,
+                host=note.host,
+                message=note.message,
+                when=note.when,
+            )
+        )
+    total = len(found.tasks) if found is not None else 0
+    return {"files_to_make": total, "files_made": len(made), "finish_parts": parts}
 
 
 def _parts(leases: list[Lease], missing: set[int], notes: dict[Part, PartNote]) -> list[PartStatus]:

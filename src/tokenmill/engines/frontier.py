@@ -19,6 +19,7 @@ from tokenmill.inputs.kinds import kind_named
 from tokenmill.inputs.segments import Segment, UnitId
 from tokenmill.inputs.source import Source
 from tokenmill.output.journal import UnitRecord
+from tokenmill.output.objects.record_table import RecordRows, RecordTable
 from tokenmill.settings import PlanSettings
 from tokenmill.tokens.counts import Counts, State
 from tokenmill.tokens.placement import CutRule, NeedStarts, StreamState
@@ -92,8 +93,22 @@ class SegmentProgress:
         )
 
 
-def by_segment(records: Iterable[UnitRecord]) -> dict[tuple[int, int], list[UnitRecord]]:
+class _SegmentsInTable:
+    """Of millions of units, nothing is taken out: they are not in memory."""
+
+    def __init__(self, table: RecordTable) -> None:
+        self._table = table
+
+    def pop(self, key: tuple[int, int], otherwise: Sequence[UnitRecord]) -> Sequence[UnitRecord]:
+        return self._table.of_segment(*key) or otherwise
+
+
+def by_segment(
+    records: Iterable[UnitRecord],
+) -> dict[tuple[int, int], list[UnitRecord]] | _SegmentsInTable:
     """What was done of each segment, by source and number."""
+    if isinstance(records, RecordRows):
+        return _SegmentsInTable(records.table)
     found: dict[tuple[int, int], list[UnitRecord]] = {}
     for record in records:
         found.setdefault((record.unit.source, record.unit.segment), []).append(record)
@@ -148,7 +163,10 @@ class Frontier:
         self._encoded: dict[UnitId, UnitSummary] = {}
         self._placed: dict[UnitId, tuple[UnitSummary, State]] = {}
         self._at_risk: dict[UnitId, tuple[UnitSummary, State]] = {}  # written, and may get lost
-        self._durable = {record.unit: record for record in durable}
+        self._table = durable.table if isinstance(durable, RecordRows) else None
+        self._durable: dict[UnitId, UnitRecord] = {}
+        if self._table is None:
+            self._durable = {record.unit: record for record in durable}
         self._asked: UnitId | None = None  # only its record will say where the next unit goes
 
     def add_segment(self, segment: SegmentProgress) -> None:
@@ -205,7 +223,7 @@ class Frontier:
             before = self.state.entering(unit)
             if unit.part == 0:
                 self._segment_rows = before.rows
-            record = self._durable.pop(unit, None)
+            record = self._was_durable(unit)
             if record is not None:
                 if record.before != before:
                     raise TokenmillError(
@@ -231,6 +249,9 @@ class Frontier:
             else:
                 self._step(after, summary.last)
             yield unit, before
+
+    def _was_durable(self, unit: UnitId) -> UnitRecord | None:
+        return self._durable.pop(unit, None) if self._table is None else self._table.get(unit)
 
     def _step(self, after: State, last: bool) -> None:
         self.state = after

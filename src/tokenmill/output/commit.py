@@ -32,7 +32,7 @@ from tokenmill.output.editions import (
     lay_out_edition,
     make_editions,
 )
-from tokenmill.output.file_maker import FileMaker, digested, pieces_of
+from tokenmill.output.file_maker import FileMaker, FileTask, digested, pieces_of
 from tokenmill.output.file_tasks import FileJob, MakeFiles
 from tokenmill.output.files import JobFiles
 from tokenmill.output.manifest import MANIFEST_VERSION, Manifest, SplitEntry
@@ -122,6 +122,53 @@ def _file_job(plan: Plan, about: tuple[StreamFiles, ...], workspace: WorkArea) -
     return FileJob(plan.settings, about, workspace.where(FILES), workspace.address, units)
 
 
+def evidence_of(plan: Plan, ledger: UnitTable) -> str:
+    """What files are made of: with other units, those of an earlier run are not these."""
+    return xxhash.xxh3_128_hexdigest(plan.fingerprint.encode() + ledger.evidence())
+
+
+class _FilesToBe(NamedTuple):
+    """What workers wrote, as the streams that files are made of."""
+
+    grown: dict[str, _GrownFile]
+    source: Store
+    about: tuple[StreamFiles, ...]
+    written: tuple[list[WorkingFile], ...]
+    streams: list[FileStream]
+
+    def written_cut(self, plan: Plan) -> _WrittenCut | None:
+        """The format that the workers wrote; None if there is none."""
+        if is_made_last(plan.settings):
+            return None
+        return _written_cut(plan, self.streams, list(self.written), self.grown)
+
+    def other_cuts(self, plan: Plan, room: MemoryShare) -> list[EditionCut]:
+        """The other formats."""
+        others = plan.settings.layouts[0 if is_made_last(plan.settings) else 1 :]
+        return [cut_edition(plan, one, self.streams, room) for one in others]
+
+
+def _files_to_be(
+    plan: Plan, ledger: UnitTable, final: State, workspace: WorkArea, files: JobFiles
+) -> _FilesToBe:
+    grown = {name: _GrownFile(name, pieces) for name, pieces in _by_file(ledger).items()}
+    about, written = zip(*_working_streams(plan, final, grown), strict=True)
+    source = workspace.grown_files(files, plan.work_fingerprint)
+    return _FilesToBe(grown, source, about, written, [FileStream(source, one) for one in about])
+
+
+def file_tasks(
+    plan: Plan, ledger: UnitTable, final: State, workspace: WorkArea, room: MemoryShare
+) -> tuple[FileJob, list[FileTask]]:
+    """All token files, as tasks for any number of machines. In a store without places."""
+    with contextlib.closing(workspace.open_files()) as files:
+        to_be = _files_to_be(plan, ledger, final, workspace, files)
+        mine = to_be.written_cut(plan)
+        cuts = ([] if mine is None else [mine.cut]) + to_be.other_cuts(plan, room)
+        tasks = [task for cut in cuts for parts in cut.tasks(workspace) for task in parts]
+        return _file_job(plan, to_be.about, workspace), tasks
+
+
 def commit(
     plan: Plan,
     ledger: UnitTable,
@@ -140,27 +187,21 @@ def commit(
     is allowed: the work folder stays, and a run may go on. So does one with more memory, where a
     document takes more than a worker's `room`.
     """
-    evidence = xxhash.xxh3_128_hexdigest(plan.fingerprint.encode() + ledger.evidence())
+    evidence = evidence_of(plan, ledger)
     with contextlib.closing(FileMaker(workspace, evidence, check_interrupt)) as maker:
-        grown = {name: _GrownFile(name, pieces) for name, pieces in _by_file(ledger).items()}
-        about, written = zip(*_working_streams(plan, final, grown), strict=True)
-        source = workspace.grown_files(maker.files, plan.work_fingerprint)
-        maker.source = None if workspace.has_places else source
-        streams = [FileStream(source, one) for one in about]
-        by_source, of_rows = _shuffled(plan, ledger.by_source, streams, maker, workspace)
-        index = _index_files(plan, grown, source, maker) + of_rows
+        to_be = _files_to_be(plan, ledger, final, workspace, maker.files)
+        maker.source = None if workspace.has_places else to_be.source
+        by_source, of_rows = _shuffled(plan, ledger.by_source, to_be.streams, maker, workspace)
+        index = _index_files(plan, to_be.grown, to_be.source, maker) + of_rows
         totals = _checked_totals(plan, by_source)
-        layouts, editions, cuts, checked = plan.settings.layouts, [], [], as_made
-        if not is_made_last(plan.settings):
-            mine = _written_cut(plan, streams, list(written), grown)
-            if workspace.has_places:
-                editions = [lay_out_edition(plan, mine.cut, maker, mine.finished_in(maker.files))]
-            else:
-                cuts, checked = [mine.cut], mine.checked
-        job = _file_job(plan, about, workspace)
-        cuts += [
-            cut_edition(plan, one, streams, room) for one in layouts[len(editions) + len(cuts) :]
-        ]
+        editions, cuts, checked = [], [], as_made
+        mine = to_be.written_cut(plan)
+        if mine is not None and workspace.has_places:
+            editions = [lay_out_edition(plan, mine.cut, maker, mine.finished_in(maker.files))]
+        elif mine is not None:
+            cuts, checked = [mine.cut], mine.checked
+        cuts += to_be.other_cuts(plan, room)
+        job = _file_job(plan, to_be.about, workspace)
         editions += make_editions(plan, cuts, job, maker, make_files, checked)
         if not allow_empty:
             refuse_empty(plan.settings, editions[0].splits, totals.documents)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import msgspec
@@ -205,7 +205,7 @@ class UnitLog:
         plan: Plan,
         run: RunSettings,
         workspace: WorkArea,
-        durable: list[UnitRecord],
+        durable: Iterable[UnitRecord],
         journal_length: int,
         expected: dict[UnitId, UnitRecord],
         log: str = JOURNAL,
@@ -213,9 +213,10 @@ class UnitLog:
         self.plan, self.run = plan, run
         self.workspace = workspace
         self.ledger = UnitTable(len(plan.sources), counts_only=log == RECORDS)
+        self.resumed_units = 0
         for record in durable:
             self.ledger.add(record, workspace.object_of(record))
-        self.resumed_units = sum(record.unit.source < len(plan.sources) for record in durable)
+            self.resumed_units += record.unit.source < len(plan.sources)
         self.encoded_units = 0
         self.expected = expected
         self.on_durable: Callable[[list[UnitRecord]], None] = lambda records: None

@@ -14,6 +14,7 @@ from tokenmill.formats.base import Buffers, MadeFile, MadeShards
 from tokenmill.output.file_maker import FileMaker, FileTask
 from tokenmill.output.file_tasks import FileJob, MakeFiles, tasks_of, token_file_name
 from tokenmill.output.manifest import FileEntry, SplitEntry, checksum_of_digests
+from tokenmill.output.workspace import WorkArea
 from tokenmill.planning.plan import BoundPlan, Plan
 from tokenmill.settings import Layout
 from tokenmill.system.memory import NO_LIMIT, MemoryShare
@@ -68,10 +69,10 @@ class EditionCut(NamedTuple):
     streams: list[ReframedStream]
     shards: list[list[ShardView]]  # of each stream
 
-    def tasks(self, maker: FileMaker) -> list[list[FileTask]]:
+    def tasks(self, workspace: WorkArea) -> list[list[FileTask]]:
         """For each token file, what is to be done to make it."""
         return [
-            tasks_of(shard, number, maker.workspace)
+            tasks_of(shard, number, workspace)
             for number, mine in enumerate(self.shards)
             for shard in mine
         ]
@@ -122,7 +123,7 @@ def make_edition(
     plan: Plan | BoundPlan, cut: EditionCut, maker: FileMaker, checked: CheckFile = as_made
 ) -> Edition:
     """Every file of one format. Token files that workers have made are found; others are made."""
-    tasks = {parts[0].working: parts for parts in cut.tasks(maker)}
+    tasks = {parts[0].working: parts for parts in cut.tasks(maker.workspace)}
 
     def token_file(shard: ShardView) -> MadeFile:
         working = token_file_name(shard, maker.workspace)
@@ -143,7 +144,7 @@ def make_editions(
     """Token files of all formats at once, by all workers; then, format by format, what is made of
     all of them: indexes, and names that hold a total. `checked`: of the first format."""
     if make_files is not None:
-        tasks = [task for cut in cuts for parts in cut.tasks(maker) for task in parts]
+        tasks = [task for cut in cuts for parts in cut.tasks(maker.workspace) for task in parts]
         missing = maker.missing(tasks)
         maker.workspace.announce([task.working for task in missing])
         make_files(job, missing, maker)

@@ -2,12 +2,14 @@
 
 Each grows in the work folder in pieces whose checksums are taken from memory. A file that is
 complete and synced is noted in a log with its pieces; after a crash, what the log notes is checked
-and kept, and only the rest is made again.
+and kept, and only the rest is made again. Parts of `finish` on several machines note their files in
+a log that they share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import msgspec
@@ -18,12 +20,13 @@ from tokenmill.errors import InputError
 from tokenmill.formats.base import Buffers, Info, MadeFile
 from tokenmill.output.files import GrowingLog, JobFiles, is_intact
 from tokenmill.output.journal import framed, journal_header
-from tokenmill.output.workspace import WorkArea
+from tokenmill.output.workspace import MADE_BY_PARTS, WorkArea
 from tokenmill.system.disk import Buffer
 from tokenmill.system.store import Store, has_file, read_range
 
 PIECE_BYTES = 8 << 20
 LOG = "files/made"
+READERS = 8  # threads that compare files with what is noted of them
 _decode = msgspec.msgpack.Decoder(tuple[str, list[tuple[int, int]], Info]).decode
 
 
@@ -52,6 +55,11 @@ class FileTask(msgspec.Struct, frozen=True, array_like=True):
 
 def made_file(working: str, pieces: Iterable[tuple[int, int]], info: Info) -> MadeFile:
     return MadeFile(working, np.array(list(pieces), "<u8").reshape(-1, 2), info)
+
+
+def noted_file(body: bytes) -> MadeFile:
+    """A record of a log of made files."""
+    return made_file(*_decode(body))
 
 
 def digested(content: Buffer) -> tuple[int, int]:
@@ -95,18 +103,27 @@ class FileMaker:
     """Makes files in the work folder, each once."""
 
     def __init__(
-        self, workspace: WorkArea, fingerprint: str, check_interrupt: Callable[[], None]
+        self,
+        workspace: WorkArea,
+        fingerprint: str,
+        check_interrupt: Callable[[], None],
+        log: str = LOG,
     ) -> None:
+        """`log`: where files are noted that are made now. Those in either log are known."""
         self.workspace, self.files = workspace, workspace.open_files()
         self.check_interrupt = check_interrupt
         self.source: Store | None = None  # of what files are made; None: a worker opens it by name
-        self._header = journal_header(fingerprint)
+        self._header, self._log_name = journal_header(fingerprint), log
         self._log: GrowingLog | None = None
-        known, self._length = workspace.read_log(
-            LOG, fingerprint, lambda body: made_file(*_decode(body))
-        )
-        self.kept = {made.working: made for made in known}
-        self._checked: set[str] = set()  # of them: made, or found whole, by this run
+        self._length = 0
+        # In the order in which they were noted. Two machines may have noted the same file.
+        self._noted: dict[str, list[MadeFile]] = {}
+        for name in (LOG,) if workspace.has_places else (MADE_BY_PARTS, LOG):
+            known, length = workspace.read_log(name, fingerprint, noted_file)
+            self._length = length if name == log else self._length
+            for made in known:
+                self._noted.setdefault(made.working, []).append(made)
+        self.kept: dict[str, MadeFile] = {}  # made, or found whole, by this run
 
     def make(self, working: str, buffers: Buffers) -> MadeFile:
         """A file of these buffers; what is left of an earlier attempt is kept if it is whole."""
@@ -131,11 +148,17 @@ class FileMaker:
 
     def missing(self, parts: Iterable[FileTask]) -> list[FileTask]:
         """The parts that are to be made: all but those that are noted and whole."""
-        return [
-            part
-            for part in parts
-            if not self._is_whole(part.working) and not self._is_whole(part.name, part)
-        ]
+        parts = list(parts)
+
+        def is_made(part: FileTask) -> bool:
+            return self._is_whole(part.working) or self._is_whole(part.name, part)
+
+        if self.workspace.has_places:
+            made = list(map(is_made, parts))
+        else:  # other machines may have made terabytes of them
+            with ThreadPoolExecutor(READERS) as readers:
+                made = list(readers.map(is_made, parts))
+        return [part for part, whole in zip(parts, made, strict=True) if not whole]
 
     def note(self, part: FileTask, pieces: list[tuple[int, int]], info: Info) -> None:
         """A part is made and durable."""
@@ -157,18 +180,23 @@ class FileMaker:
 
     def _note(self, made: MadeFile) -> None:
         if self._log is None:
-            self._log = self.workspace.open_log(LOG, self._length, self._header)
+            self._log = self.workspace.open_log(self._log_name, self._length, self._header)
         record = made.working, made.pieces.tolist(), made.info
         self._log.append(framed(msgspec.msgpack.encode(record)))
         self.kept[made.working] = made
-        self._checked.add(made.working)
 
     def _is_whole(self, name: str, part: FileTask | None = None) -> bool:
         """Whether a file, or a part of one, is noted and still what it was."""
-        made = self.kept.get(name)
-        if made is None or name in self._checked:
-            return made is not None
-        working, at = (name, 0) if part is None else (part.working, part.start)
+        if name in self.kept:
+            return True
+        for made in reversed(self._noted.get(name, [])):
+            if self._is_same(made, part):
+                self.kept[name] = made
+                return True
+        return False
+
+    def _is_same(self, made: MadeFile, part: FileTask | None) -> bool:
+        working, at = (made.working, 0) if part is None else (part.working, part.start)
         if not has_file(self.files, working):
             return False
         if (part is None or not part.stop) and self.files.size(working) != made.size:
@@ -178,7 +206,6 @@ class FileMaker:
                 return False
             at += length
             self.check_interrupt()
-        self._checked.add(name)
         return True
 
     def close(self) -> None:

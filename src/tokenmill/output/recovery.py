@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,13 @@ from tokenmill.errors import (
     VerificationError,
 )
 from tokenmill.formats import FORMATS, is_format
-from tokenmill.inputs.segments import UnitId
 from tokenmill.inputs.source import SAMPLED, Source
 from tokenmill.output.commit import IMPORTED, published, read_commit, roll_back
 from tokenmill.output.durability import UnitLog
+from tokenmill.output.finish.known_units import halves, recorded_before, whole_ones
 from tokenmill.output.journal import UnitRecord, unit_record
 from tokenmill.output.manifest import Manifest
 from tokenmill.output.objects.opening import refuse_begun_here
-from tokenmill.output.objects.records import recorded_units
 from tokenmill.output.workspace import FILES, JOURNAL, RECORDS, WORK, WorkArea, Workspace
 from tokenmill.planning.leases import Lease
 from tokenmill.planning.plan import (
@@ -76,7 +74,7 @@ class JobState(msgspec.Struct, frozen=True):
 
     manifest: Manifest | None = None
     books: UnitLog | None = None
-    durable: list[UnitRecord] = []
+    durable: Sequence[UnitRecord] = []
     ordered: list[UnitRecord] = []  # of a shuffled job: what its second half has done
     aside: QuarantinedRows = {}
     bounds: tuple[dict[str, int], ...] = ()  # of a mixture, for each pass over its inputs
@@ -123,7 +121,7 @@ def open_job(
         with keeping_work(), _noted_end(workspace):
             books, durable, aside = recover(plan, run, workspace, bound, check_interrupt)
             with contextlib.closing(books):
-                encoded, ordered = _halves(plan, durable)
+                encoded, ordered = halves(plan, durable)
                 yield JobState(
                     books=books,
                     durable=encoded,
@@ -136,54 +134,10 @@ def open_job(
         lock.release()
 
 
-def _halves(plan: Plan, records: list[UnitRecord]) -> tuple[list[UnitRecord], list[UnitRecord]]:
-    """Units of the inputs, and units of the second half of a shuffled job."""
-    behind = len(plan.sources)
-    return (
-        [one for one in records if one.unit.source < behind],
-        [one for one in records if one.unit.source >= behind],
-    )
-
-
 def is_relative(plan: Plan, workspace: WorkArea) -> bool:
     """Whether units are written before their places are known. A trial reads its inputs in order,
     and ends in the midst of one: there each unit waits for its place."""
     return not workspace.has_places and not plan.settings.reads_part
-
-
-def open_placed(
-    plan: Plan,
-    run: RunSettings,
-    workspace: WorkArea,
-    recorded: Mapping[UnitId, UnitRecord],
-    check_interrupt: Callable[[], None],
-) -> tuple[UnitLog, list[UnitRecord], list[UnitRecord]]:
-    """The log of units that have their places; what is in it of the inputs' units, and of the
-    second half of a shuffled job. `recorded`: what there is to place."""
-    records, length = workspace.read_log(JOURNAL, plan.work_fingerprint, unit_record)
-    last = {record.unit: record for record in records}  # a later one replaces an earlier one
-    placed, ordered = _halves(plan, list(last.values()))
-    # Their objects are known to be whole, or are compared when they are read.
-    placed = [
-        one
-        for one in placed
-        if (found := recorded.get(one.unit)) is not None
-        and workspace.object_of(one) == workspace.object_of(found)
-    ]
-    ordered = _intact(workspace, ordered, check_interrupt)
-    return UnitLog(plan, run, workspace, placed + ordered, length, {}), placed, ordered
-
-
-def _intact(
-    workspace: WorkArea, records: list[UnitRecord], check_interrupt: Callable[[], None]
-) -> list[UnitRecord]:
-    def is_whole(record: UnitRecord) -> bool:
-        check_interrupt()  # there may be a terabyte of them
-        return workspace.is_whole(record)
-
-    with ThreadPoolExecutor(max_workers=4) as pool:
-        intact = list(pool.map(is_whole, records))
-    return [record for record, ok in zip(records, intact, strict=True) if ok]
 
 
 @contextlib.contextmanager
@@ -470,26 +424,29 @@ def recover(
     bound: BoundPlan,
     check_interrupt: Callable[[], None],
     segments: set[tuple[int, int]] | None = None,
-) -> tuple[UnitLog, list[UnitRecord], QuarantinedRows]:
+) -> tuple[UnitLog, Sequence[UnitRecord], QuarantinedRows]:
     """The units that are durable and intact. The units of a file touched since are done again
     and must come out the same: size and sampled content agree, but only that is proof."""
     log = RECORDS if is_relative(plan, workspace) else JOURNAL
-    latest: Mapping[UnitId, UnitRecord]
+    touched = {source.number for source in plan.sources if _was_touched(source, bound)}
+    count = len(plan.sources)
     if log == RECORDS:
-        latest, length = recorded_units(plan, workspace), 0
+        durable, expected, damaged = recorded_before(
+            plan, workspace, touched, check_interrupt, segments
+        )
+        length = 0
     else:
         records, length = workspace.read_log(log, plan.work_fingerprint, unit_record)
         latest = {record.unit: record for record in records}
-    if segments is not None:  # of one part; the others look after theirs
-        latest = {u: latest[u] for u in latest if (u.source, u.segment) in segments}
-    touched = {source.number for source in plan.sources if _was_touched(source, bound)}
-    count = len(plan.sources)
-    expected = {u: record for u, record in latest.items() if origin_of(u.source, count) in touched}
-    candidates = [record for unit, record in latest.items() if unit not in expected]
-    durable = _intact(workspace, candidates, check_interrupt)
+        expected = {
+            unit: one for unit, one in latest.items() if origin_of(unit.source, count) in touched
+        }
+        candidates = [record for unit, record in latest.items() if unit not in expected]
+        whole = whole_ones(workspace, candidates, check_interrupt)
+        durable = [one for one, ok in zip(candidates, whole, strict=True) if ok]
+        damaged = [one for one, ok in zip(candidates, whole, strict=True) if not ok]
     aside: QuarantinedRows = {}
-    kept = {record.unit for record in durable}
-    for record in (record for unit, record in latest.items() if unit not in kept):
+    for record in (*expected.values(), *damaged):
         rows = aside.setdefault((record.unit.source, record.unit.segment), {})
         rows.update({one.segment_row: one.reason for one in record.set_aside if not one.rows})
     return UnitLog(plan, run, workspace, durable, length, expected, log), durable, aside

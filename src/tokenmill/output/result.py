@@ -12,14 +12,16 @@ import msgspec
 from tokenmill.amounts import counted, parse_count, show_duration
 from tokenmill.errors import warning
 from tokenmill.formats import get_format
-from tokenmill.output.manifest import Manifest
+from tokenmill.output.manifest import MANIFEST_VERSION, Manifest
 from tokenmill.output.workspace import WorkArea
 from tokenmill.planning.empty_splits import warning_of_short, warnings_of_missing_val
+from tokenmill.planning.leases import Part
 from tokenmill.planning.make import Proposal
-from tokenmill.planning.plan import same_content
+from tokenmill.planning.plan import Plan, same_content
 from tokenmill.settings import PlanSettings
 from tokenmill.tokenizer.families import family_of
 from tokenmill.tokenizer.session import SPECIAL
+from tokenmill.tokens.counts import Counts
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +53,30 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         """rich shows every field of a Struct otherwise, and so the whole manifest."""
         shown = {"output": self.output, "counts": self.manifest.counts, "warnings": self.warnings}
         return list(shown.items())
+
+
+def part_result(
+    plan: Plan, output: str, part: Part, counts: Counts, seconds: float, run: dict[str, Any]
+) -> Result:
+    """Of one part of a job on several machines."""
+    return Result(
+        output=output,
+        manifest=Manifest(
+            version=MANIFEST_VERSION,
+            fingerprint=plan.fingerprint,
+            plan=plan.to_dict(),
+            counts=counts.to_dict(),
+            splits=[],
+            sources=[],
+            set_aside=[],
+            files=[],
+        ),
+        already_done=not run.get("units_encoded", run.get("files_made")),
+        seconds=seconds,
+        run=run,
+        warnings=[],
+        part=str(part),
+    )
 
 
 def write_run_record(

@@ -43,6 +43,7 @@ LOCK = "lock"
 JOURNAL = "journal"
 RECORDS = "records"  # of units that are written before their places are known
 FILES = f"{WORK}/files"
+MADE_BY_PARTS = "files/made-by-parts"  # the log of files that parts of `finish` have made
 CUTS = f"{WORK}/cuts"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from tokenmill.engines import events
 from tokenmill.engines.dispatch import Dispatch
@@ -42,7 +42,7 @@ class PlacingRun(PlanRun):
         budget: Budget,
         books: UnitLog,
         recorded: RecordTable,
-        placed: list[UnitRecord],
+        placed: Sequence[UnitRecord],
         log: EventLog,
         check_interrupt: Callable[[], None],
     ) -> None:
@@ -77,7 +77,7 @@ class PlacingRun(PlanRun):
 
 
 def _in_order(
-    plan: Plan, recorded: RecordTable, placed: list[UnitRecord]
+    plan: Plan, recorded: RecordTable, placed: Sequence[UnitRecord]
 ) -> Iterator[SegmentProgress]:
     written = by_segment(placed)
     for key, found in itertools.groupby(

@@ -41,15 +41,24 @@ def read_objects(
 ) -> tuple[list[Record], int]:
     """The valid records, and the number of the next object. What is damaged is left out: what it
     names is done again."""
-    records: list[Record] = []
-    number = 0
-    for name in list(store.names(f"{folder}/")):
-        last = name.rpartition("/")[2]
-        if not last.isdecimal():
-            continue
-        number = max(number, int(last) + 1)
-        records += valid_records(read_small(store, name), header, decode)
-    return records, number
+    return list(each_in_objects(store, folder, header, decode)), next_number(store, folder)
+
+
+def next_number(store: ObjectStore, folder: str) -> int:
+    return max((number + 1 for number, _ in _numbered(store, folder)), default=0)
+
+
+def each_in_objects(
+    store: ObjectStore, folder: str, header: bytes, decode: Callable[[bytes], Record]
+) -> Iterator[Record]:
+    """The same, one by one."""
+    for _, name in _numbered(store, folder):
+        yield from valid_records(read_small(store, name), header, decode)
+
+
+def _numbered(store: ObjectStore, folder: str) -> list[tuple[int, str]]:
+    names = [(name.rpartition("/")[2], name) for name in store.names(f"{folder}/")]
+    return [(int(last), name) for last, name in names if last.isdecimal()]
 
 
 def valid_records(

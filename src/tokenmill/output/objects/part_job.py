@@ -10,7 +10,7 @@ import msgspec
 
 from tokenmill.errors import Interrupted, RefusedError, TokenmillError
 from tokenmill.output.objects.opening import refuse_begun_here
-from tokenmill.output.objects.parts import CutSources, put_note
+from tokenmill.output.objects.parts import PARTS, CutSources, put_note
 from tokenmill.output.recovery import (
     BoundPlan,
     JobState,
@@ -31,16 +31,21 @@ from tokenmill.system.interrupts import keeping_work
 
 @contextlib.contextmanager
 def noted_part(
-    workspace: WorkArea, part: Part, made_with: dict[str, Any]
+    workspace: WorkArea, part: Part, made_with: dict[str, Any], folder: str = PARTS
 ) -> Iterator[dict[str, Any]]:
     """How a part goes is written down for `status`; what it was made with, for run.json."""
-    put_note(workspace, part, "at work")
+
+    def put(state: str, **more: Any) -> None:
+        if workspace.has(workspace.plan):  # else the job was finished meanwhile
+            put_note(workspace, part, state, folder=folder, **more)
+
+    put("at work")
     try:
         yield made_with
     except (TokenmillError, Interrupted) as error:
-        put_note(workspace, part, "stopped", message=error.message, hint=error.hint)
+        put("stopped", message=error.message, hint=error.hint)
         raise
-    put_note(workspace, part, "done", made_with=made_with)
+    put("done", made_with=made_with)
 
 
 def bind_part(plan: Plan, workspace: WorkArea, part: Part) -> BoundPlan:

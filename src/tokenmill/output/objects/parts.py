@@ -23,6 +23,7 @@ from tokenmill.planning.leases import Lease, Part, segments_in
 from tokenmill.system.store import ObjectStore, read_small
 
 PARTS = f"{WORK}/parts"
+FINISH_PARTS = f"{WORK}/finish-parts"  # the same, of `finish --part`
 MANY = 20  # numbers in a message
 
 
@@ -40,17 +41,25 @@ class PartNote(msgspec.Struct, frozen=True, kw_only=True):
     made_with: dict[str, Any] = {}
 
 
-def put_note(workspace: WorkArea, part: Part, state: str, **more: Any) -> None:
+def put_note(
+    workspace: WorkArea, part: Part, state: str, *, folder: str = PARTS, **more: Any
+) -> None:
     """A note for people: where it cannot be written, there is none."""
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     note = PartNote(part=str(part), state=state, host=platform.node(), when=when, **more)
     with contextlib.suppress(OSError, StorageError):
-        workspace.store.write_whole(f"{PARTS}/{part.number}-{part.of}", msgspec.json.encode(note))
+        workspace.store.write_whole(f"{folder}/{part.number}-{part.of}", msgspec.json.encode(note))
 
 
-def read_notes(store: ObjectStore) -> dict[Part, PartNote]:
+def forget_note(workspace: WorkArea, part: Part, folder: str) -> None:
+    """The job is finished: nothing of it shall stay, nor folders that are empty."""
+    with contextlib.suppress(OSError, StorageError):
+        workspace.store.remove(f"{folder}/{part.number}-{part.of}")
+
+
+def read_notes(store: ObjectStore, folder: str = PARTS) -> dict[Part, PartNote]:
     found: dict[Part, PartNote] = {}
-    for name in list(store.names(f"{PARTS}/")):
+    for name in list(store.names(f"{folder}/")):
         with contextlib.suppress(OSError, StorageError, msgspec.DecodeError, ValueError):
             number, of = map(int, name.rpartition("/")[2].split("-"))
             note = msgspec.json.decode(read_small(store, name), type=PartNote)

@@ -10,9 +10,9 @@ import os
 import weakref
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import xxhash
@@ -25,6 +25,8 @@ from tokenmill.tokens.splits import U64
 # Which of several different records of a unit counts; raises if that is an error.
 ChooseRecord = Callable[[list[UnitRecord]], UnitRecord]
 SEGMENT_BITS = 32
+COLUMNS = ("_segments", "_parts", "_lasts", "_starts", "_lengths")
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class CompleteSegments(NamedTuple):
@@ -44,6 +46,8 @@ class CompleteSegments(NamedTuple):
 
 class RecordTable(Mapping[UnitId, UnitRecord]):
     """In document order, each unit once."""
+
+    _whole: RecordTable | None = None  # of which this is a part: it holds the file open
 
     def __init__(
         self, records: Iterable[tuple[UnitRecord, bytes]], choose: ChooseRecord, folder: Path
@@ -74,7 +78,7 @@ class RecordTable(Mapping[UnitId, UnitRecord]):
 
     def _take(self, order: Any) -> None:
         self._order = order
-        for name in ("_segments", "_parts", "_lasts", "_starts", "_lengths"):
+        for name in COLUMNS:
             setattr(self, name, getattr(self, name)[order])
 
     def _leave_one_of_each(self, digests: U64, choose: ChooseRecord) -> None:
@@ -101,6 +105,11 @@ class RecordTable(Mapping[UnitId, UnitRecord]):
         number = segment & (1 << SEGMENT_BITS) - 1
         return UnitId(segment >> SEGMENT_BITS, number, int(self._parts[row]))
 
+    def _rows_of(self, source: int, segment: int) -> tuple[int, int]:
+        key = np.uint64(source << SEGMENT_BITS | segment)
+        first = int(np.searchsorted(self._segments, key, "left"))
+        return first, int(np.searchsorted(self._segments, key, "right"))
+
     def __len__(self) -> int:
         return len(self._segments)
 
@@ -108,8 +117,7 @@ class RecordTable(Mapping[UnitId, UnitRecord]):
         return map(self._unit, range(len(self)))
 
     def __getitem__(self, unit: UnitId) -> UnitRecord:
-        segment = np.uint64(unit.source << SEGMENT_BITS | unit.segment)
-        first, stop = (int(np.searchsorted(self._segments, segment, s)) for s in ("left", "right"))
+        first, stop = self._rows_of(unit.source, unit.segment)
         row = first + int(np.searchsorted(self._parts[first:stop], unit.part))
         if row >= stop or self._parts[row] != unit.part:
             raise KeyError(unit)
@@ -119,6 +127,32 @@ class RecordTable(Mapping[UnitId, UnitRecord]):
         """In document order."""
         return map(self._record, range(len(self)))
 
+    def of_segment(self, source: int, segment: int) -> list[UnitRecord]:
+        """What is recorded of a segment, in order."""
+        key = np.uint64(source << SEGMENT_BITS | segment)
+        first, stop = (
+            int(np.searchsorted(self._segments, key, side)) for side in ("left", "right")
+        )
+        return [self._record(row) for row in range(first, stop)]
+
+    def in_sources(self, wanted: Callable[[int], bool]) -> Mask:
+        """Which units are of these sources."""
+        sources = self._segments >> np.uint64(SEGMENT_BITS)
+        found = [number for number in np.unique(sources).tolist() if wanted(number)]
+        return np.isin(sources, np.array(found, np.uint64))
+
+    def in_segments(self, wanted: Iterable[tuple[int, int]]) -> Mask:
+        keys = array("Q", (source << SEGMENT_BITS | segment for source, segment in wanted))
+        return np.isin(self._segments, np.frombuffer(keys, np.uint64))
+
+    def where(self, mask: Mask) -> RecordTable:
+        """Some of the units."""
+        found = object.__new__(RecordTable)
+        found._where, found._file, found._whole = self._where, self._file, self
+        for name in COLUMNS:
+            setattr(found, name, getattr(self, name)[mask])
+        return found
+
     def complete_segments(self) -> CompleteSegments:
         keys, first, counts = np.unique(self._segments, return_index=True, return_counts=True)
         whole = np.zeros(len(keys), bool)
@@ -126,3 +160,25 @@ class RecordTable(Mapping[UnitId, UnitRecord]):
             ends = first + counts - 1  # the last unit that is recorded of each
             whole = self._lasts[ends] & (self._parts[ends] + 1 == counts)
         return CompleteSegments(array("Q", keys[whole].tobytes()))
+
+
+class RecordRows(Sequence[UnitRecord]):
+    """The records of a table in document order, each decoded when it is asked for."""
+
+    def __init__(self, table: RecordTable) -> None:
+        self.table = table
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __iter__(self) -> Iterator[UnitRecord]:
+        return self.table.records()
+
+    @overload
+    def __getitem__(self, row: int) -> UnitRecord: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[UnitRecord]: ...
+    def __getitem__(self, row: int | slice) -> UnitRecord | list[UnitRecord]:
+        if isinstance(row, slice):
+            return [self.table._record(one) for one in range(*row.indices(len(self)))]
+        return self.table._record(range(len(self))[row])

@@ -6,9 +6,9 @@ a worker that was taken for dead, is the same object.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -134,6 +134,19 @@ class ObjectFiles(JobFiles):
         self._pieces = []
 
 
+class _Pieces(NamedTuple):
+    """The pieces of one file, by their offsets: 14 bytes of each in memory."""
+
+    offsets: Any
+    rows: Any  # of the records that have them
+    numbers: Any  # which piece of its record
+
+    def in_order(self) -> _Pieces:
+        columns = [np.array(column) for column in self]
+        order = np.argsort(columns[0], kind="stable")
+        return _Pieces(*(column[order] for column in columns))
+
+
 class JoinedFiles(Store):
     """Files that are nowhere whole, read from the objects of units.
 
@@ -141,47 +154,60 @@ class JoinedFiles(Store):
     the dataset is what its unit's worker had in memory.
     """
 
-    def __init__(self, store: ObjectStore, folder: str, records: Iterable[UnitRecord]) -> None:
-        self._store = store
-        self._files: dict[str, list[UnitPiece]] = {}
-        self._last: dict[str, tuple[UnitPiece, bytes]] = {}  # the piece that was read last
-        for record in records:
-            for file, piece in pieces_in(folder, record):
-                self._files.setdefault(file, []).append(piece)
-        for pieces in self._files.values():
-            pieces.sort(key=lambda piece: piece.offset)
+    def __init__(self, store: ObjectStore, folder: str, records: Sequence[UnitRecord]) -> None:
+        """`records`: read again, one by one, when a file is read."""
+        self._store, self._folder, self._records = store, folder, records
+        self._last: dict[str, tuple[int, bytes]] = {}  # the piece that was read last
+        found: dict[str, _Pieces] = {}
+        for row, record in enumerate(records):
+            for number, piece in enumerate(record.pieces):
+                if piece.file not in found:
+                    found[piece.file] = _Pieces(array("Q"), array("I"), array("H"))
+                for column, value in zip(
+                    found[piece.file], (piece.offset, row, number), strict=True
+                ):
+                    column.append(value)
+        self._files = {name: pieces.in_order() for name, pieces in found.items()}
 
     def where(self, name: str = "") -> str:
         return self._store.where(name)
 
+    def _piece(self, name: str, number: int) -> UnitPiece:
+        pieces = self._files[name]
+        mine = list(pieces_in(self._folder, self._records[int(pieces.rows[number])]))
+        return mine[int(pieces.numbers[number])][1]
+
     def size(self, name: str) -> int | None:
-        pieces = self._files.get(name)
-        return None if pieces is None else pieces[-1].offset + pieces[-1].length
+        if name not in self._files:
+            return None
+        last = self._piece(name, len(self._files[name].offsets) - 1)
+        return last.offset + last.length
 
     def read(self, name: str, offset: int, length: int) -> bytes:
-        pieces, parts = self._files.get(name, []), []
-        number = max(0, bisect_right(pieces, offset, key=lambda piece: piece.offset) - 1)
-        while length and number < len(pieces):
-            piece = pieces[number]
-            start = offset - piece.offset
+        parts: list[bytes] = []
+        offsets = self._files[name].offsets if name in self._files else ()
+        number = max(0, int(np.searchsorted(offsets, offset, "right")) - 1)
+        while length and number < len(offsets):
+            start = offset - int(offsets[number])
             if start < 0:
                 raise StorageError(f"{self.where(name)}: no unit holds its byte {offset}")
-            part = self._content(name, piece)[start : start + length]
+            part = self._content(name, number)[start : start + length]
             parts.append(part)
             offset, length, number = offset + len(part), length - len(part), number + 1
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _content(self, name: str, piece: UnitPiece) -> bytes:
+    def _content(self, name: str, number: int) -> bytes:
         last = self._last.get(name)
-        if last is not None and last[0] is piece:
+        if last is not None and last[0] == number:
             return last[1]
+        piece = self._piece(name, number)
         content = piece_content(self._store, piece)
         if content is None:
             raise StorageError(
                 f"{self._store.where(piece.object)}: is not what it was when it was written",
                 hint="run the same command again: what is damaged is encoded again",
             )
-        self._last[name] = piece, content
+        self._last[name] = number, content
         return content
 
     def list(self, folder: str) -> Iterator[str]:

@@ -9,6 +9,8 @@
         journal/N                  records of units that have their places
         names/N                    names of the dataset's files, before the first byte of each
         files/made/N               records of the files that are complete
+        files/tasks                the files to make, for parts of `finish` on several machines
+        files/made-by-parts/HASH   records of the files that these have completed
         cuts/                      how each input is cut
         removing.json              the manifest of a dataset that --overwrite is about to remove
     PREFIX/FILE                    made of units, in one go, under its final name
@@ -33,10 +35,11 @@ from tokenmill.output.files import JobFiles
 from tokenmill.output.journal import Record, UnitRecord, framed, journal_header, unit_record
 from tokenmill.output.objects.creating import create_once
 from tokenmill.output.objects.lease import DriverLease
-from tokenmill.output.objects.log import ObjectLog, read_objects
+from tokenmill.output.objects.log import ObjectLog, each_in_objects, next_number, read_objects
+from tokenmill.output.objects.record_table import RecordRows, RecordTable
 from tokenmill.output.objects.records import HashedLog, read_hashed
 from tokenmill.output.objects.units import JoinedFiles, ObjectFiles, is_unit_whole, object_name
-from tokenmill.output.workspace import CUTS, JOURNAL, RECORDS, WORK, WorkArea
+from tokenmill.output.workspace import CUTS, JOURNAL, MADE_BY_PARTS, RECORDS, WORK, WorkArea
 from tokenmill.settings import is_plain_path
 from tokenmill.system.spill import SpillFolder, scratch_folder
 from tokenmill.system.store import ObjectStore, read_small
@@ -72,10 +75,28 @@ class ObjectWorkspace(WorkArea):
             self._lease.begin_beating()
         return self._lease
 
+    def lock_if_free(self, check_interrupt: Callable[[], None]) -> DriverLease | None:
+        """None: another coordinator is at work, or has begun at this moment."""
+        self.store.check_conditions()
+        try:
+            self._lease = DriverLease.take(self.store, DRIVER, check_interrupt)
+        except RefusedError:
+            return None
+        self._lease.begin_beating()
+        return self._lease
+
     def _check_lease(self) -> None:
         """Before anything is removed, recorded or published."""
         if self._lease is not None:
             self._lease.check()
+
+    def _check_unfinished(self) -> None:
+        """Before a part, which holds no lease, records something."""
+        if not self.has(self.plan):
+            raise RefusedError(
+                f"{self.where()}: the job was finished or removed meanwhile",
+                hint="`tokenmill status` shows what is there",
+            )
 
     # --- what is written while the job is at work ----------------------------------------------
 
@@ -89,14 +110,20 @@ class ObjectWorkspace(WorkArea):
         self, name: str, fingerprint: str, decode: Callable[[bytes], Record]
     ) -> tuple[list[Record], int]:
         header = journal_header(fingerprint)
-        if name == RECORDS:
+        if name in (RECORDS, MADE_BY_PARTS):
             return read_hashed(self.store, f"{WORK}/{name}", header, decode), 0
         return read_objects(self.store, f"{WORK}/{name}", header, decode)
 
     def open_log(self, name: str, position: int, header: bytes) -> ObjectLog | HashedLog:
         if name == RECORDS:
             return HashedLog(self.store, f"{WORK}/{name}", header, self._check_lease)
+        if name == MADE_BY_PARTS:
+            return HashedLog(self.store, f"{WORK}/{name}", header, self._check_unfinished)
         return ObjectLog(self.store, f"{WORK}/{name}", position, header, self._check_lease)
+
+    def next_record(self, name: str) -> int:
+        """Where the next record of a log goes."""
+        return next_number(self.store, f"{WORK}/{name}")
 
     def is_whole(self, record: UnitRecord) -> bool:
         return is_unit_whole(self.store, UNITS, record)
@@ -141,9 +168,15 @@ class ObjectWorkspace(WorkArea):
         return [name for names in records for name in names if is_plain_path(name)], number
 
     def grown_files(self, files: JobFiles, fingerprint: str) -> JoinedFiles:
-        records, _ = self.read_log(JOURNAL, fingerprint, unit_record)
-        latest = {record.unit: record for record in records}
-        return JoinedFiles(self.store, UNITS, latest.values())
+        return JoinedFiles(self.store, UNITS, RecordRows(self.placed_units(fingerprint)))
+
+    def placed_units(self, fingerprint: str) -> RecordTable:
+        """The units that have their places. Of two records of a unit the later one counts."""
+        header = journal_header(fingerprint)
+        records = each_in_objects(
+            self.store, f"{WORK}/{JOURNAL}", header, lambda body: (unit_record(body), body)
+        )
+        return RecordTable(records, lambda found: found[-1], self.local)
 
     def publish(self, names: dict[str, str], decision: bytes, manifest: bytes) -> None:
         """The files have their names already. They are not a dataset before the manifest is there,
