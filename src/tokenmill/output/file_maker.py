@@ -78,8 +78,9 @@ def write_pieces(
     start: int | None = None,
     size: int = 0,
 ) -> tuple[list[tuple[int, int]], Info]:
-    """Write a file; its pieces, and what its format notes of it. Best of a `BufferSource`. With `start`: only these bytes of
-    it, from there on. `size`: about how long it gets."""
+    """Write a file; its pieces, and what its format notes of it. Of a `BufferSource`, it is written
+    again if an upload fails. With `start`: only these bytes of it, from there on. `size`: about how
+    long it gets."""
     info: Info = {}
 
     def noted() -> Iterator[Buffer]:
