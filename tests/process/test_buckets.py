@@ -523,6 +523,100 @@ def test_a_fault_that_stays_is_a_sentence_that_says_what_to_do(
     assert "on purpose" not in shown
 
 
+MID_RUN = [
+    ("part", Fault(507, "XMinioStorageFull"), "full, or a quota", "raise the quota"),
+    ("delete", Fault(403, "AccessDenied"), "no permission to remove", "s3:DeleteObject"),
+    ("put", Fault(403, "AccessDenied"), "no permission to write", "s3:PutObject"),
+    ("begin", Fault(403, "AccessDenied"), "no permission to write", "s3:PutObject"),
+    ("part", Fault(403, "QuotaExceeded"), "full, or a quota", "raise the quota"),
+    ("complete", Fault(400, "ExpiredToken"), "credentials have expired", "get new ones"),
+    ("get", Fault(400, "ExpiredToken"), "credentials have expired", "get new ones"),
+    ("get", Fault(403, "RequestTimeTooSkewed"), "clock", "set the clock"),
+    ("list", Fault(403, "AccessDenied"), "no permission to list", "s3:ListBucket"),
+    ("put", Fault(404, "NoSuchBucket"), "there is no such bucket", "create the bucket"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault", "said", "advice"),
+    [*MID_RUN[:2], *(pytest.param(*case, marks=pytest.mark.long) for case in MID_RUN[2:])],
+)
+def test_a_fault_in_mid_run_says_what_to_do_and_the_same_command_resumes(
+    server: FaultyBucket,
+    folder: str,
+    inputs: list[Path],
+    expected: dict[str, bytes],
+    kind: str,
+    fault: Fault,
+    said: str,
+    advice: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TOKENMILL_PART_BYTES", "1500")
+    monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", 1)
+    address = f"s3://{BUCKET}/{folder}"
+    at_work = False
+
+    def faults(request: Request) -> Fault | None:
+        nonlocal at_work
+        at_work |= "/units/" in request.key and request.kind in ("put", "begin")
+        return fault if at_work and request.kind == kind else None
+
+    server.faults = faults
+    with pytest.raises(StorageError) as stopped:
+        pipeline.prepare(inputs, address, workers=0, **OPTIONS)
+    assert said in stopped.value.message
+    assert advice in stopped.value.hint
+    if fault.code != "NoSuchBucket":
+        assert "same command again: it resumes" in stopped.value.hint
+    server.faults = lambda request: None
+    assert status(address).state in ("unfinished", "finished")
+    pipeline.prepare(inputs, address, workers=0, **OPTIONS)
+    check_done(server, folder, expected)
+
+
+def test_a_key_that_may_not_list_or_abort_uploads_makes_the_dataset_all_the_same(
+    server: FaultyBucket, folder: str, inputs: list[Path], expected: dict[str, bytes]
+) -> None:
+    server.faults = lambda request: (
+        Fault(403, "AccessDenied") if request.kind in ("uploads", "abort") else None
+    )
+    pipeline.prepare(inputs, f"s3://{BUCKET}/{folder}", workers=0, **OPTIONS)
+    check_done(server, folder, expected)
+
+
+def test_a_dataset_in_a_bucket_is_not_called_damaged_when_credentials_have_expired(
+    server: FaultyBucket, folder: str, folder_of: Path
+) -> None:
+    address = f"s3://{BUCKET}/{folder}"
+    for path in (one for one in folder_of.rglob("*") if one.is_file()):
+        Bucket(address).write_whole(str(path.relative_to(folder_of)), path.read_bytes())
+    server.faults = lambda request: (
+        Fault(400, "ExpiredToken") if request.key.endswith(".bin") else None
+    )
+    for read in (tokenmill.verify, tokenmill.verify_deep):
+        with pytest.raises(StorageError, match="credentials have expired"):
+            read(address)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("a//b", "cannot be a part of a name"),
+        ("../a", "cannot be a part of a name"),
+        ("a\nb", "cannot be a part of a name"),
+        ("a" * 901, "more than 900 bytes"),
+    ],
+)
+def test_a_name_that_no_store_takes_is_refused_before_anything_is_asked(
+    server: FaultyBucket, inputs: list[Path], name: str, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said) as stopped:
+        pipeline.prepare(inputs, f"s3://{BUCKET}/{name}", workers=0, **OPTIONS)
+    assert stopped.value.hint
+    assert not server.requests
+
+
 def test_a_bucket_that_is_not_there_is_a_sentence_that_says_what_to_do(
     server: FaultyBucket, inputs: list[Path]
 ) -> None:

@@ -18,6 +18,9 @@ OPTIONS: dict[str, Any] = {
 }  # fmt: skip
 
 
+FORMAT: dict[str, Any] = {"format": "llmc,parquet", "shard_tokens": 900, "name": "x"}
+
+
 @pytest.fixture(scope="module")
 def servers() -> Iterator[FaultyBucket]:
     with faulty_bucket() as bucket:
@@ -66,6 +69,28 @@ def folder_of(inputs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> P
 @pytest.fixture(scope="module")
 def expected(folder_of: Path) -> dict[str, bytes]:
     return dataset_bytes(folder_of)
+
+
+@pytest.fixture
+def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several runs, which are merged; several ranges; uploads of several parts."""
+    for name, value in {
+        "TOKENMILL_RANGE_BYTES": "9000",
+        "TOKENMILL_MAX_RUNS": "2",
+        "TOKENMILL_PART_BYTES": "1500",
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", 1)
+
+
+@pytest.fixture(scope="module")
+def two_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    where = tmp_path_factory.mktemp("source")
+    for name in "ab":
+        write_jsonl(where / f"{name}.jsonl", documents(25, name))
+    inputs = [where / "a.jsonl", where / "b.jsonl"]
+    pipeline.prepare(inputs, where / "d", workers=0, val=0.1, encoder_check="none")
+    return where / "d"
 
 
 def every(kind: str, nth: int, fault: Fault) -> Any:
