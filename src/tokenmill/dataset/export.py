@@ -52,7 +52,7 @@ from tokenmill.system.buckets.address import is_bucket, parse_address
 from tokenmill.system.disk import free_bytes
 from tokenmill.system.interrupts import interruptible
 from tokenmill.system.memory import NO_LIMIT, MemoryShare
-from tokenmill.system.store import FolderStore, Place, Store, read_small
+from tokenmill.system.store import FolderStore, Place, Store, place_name, read_small
 from tokenmill.tokens.order import order_rule
 from tokenmill.tokens.packing import frame_of
 from tokenmill.tokens.reframe import BLOCK_DOCUMENTS, ReframedStream, StoredStream
@@ -63,7 +63,7 @@ KEPT_OF_RUN = ("sources", "tokenizer", "settings", "encoder")
 
 def export(
     directory: Place,
-    output: str | os.PathLike[str],
+    output: Place,
     *,
     overwrite: bool = False,
     note: Callable[[str], None] = lambda text: None,
@@ -95,7 +95,8 @@ def export(
         raise UsageError(f"--seed {seed}: must be from 0 to 2**64 - 1")
     if seed is not None and not shuffle:
         raise UsageError("--seed: nothing is drawn without --shuffle", hint="add --shuffle")
-    plan = _plan(source, make_options(options), output, seed or 0 if shuffle else None, only)
+    order = seed or 0 if shuffle else None
+    plan = _plan(source, make_options(options), place_name(output), order, only)
     workspace = open_workspace(output, shared=shared)
     convert = functools.partial(_convert, source, plan, note, make_files, room)
     with interruptible() as interrupts:
@@ -117,7 +118,7 @@ def export(
 def _plan(
     source: Dataset,
     options: Options,
-    output: str | os.PathLike[str],
+    output: str,
     seed: int | None,
     only: str = "",
 ) -> BoundPlan:
@@ -168,9 +169,9 @@ def _plan(
     return BoundPlan(settings=settings, sources=(), bound=bound)
 
 
-def _same_place(output: str | os.PathLike[str], store: Store) -> bool:
+def _same_place(output: str, store: Store) -> bool:
     if is_bucket(output):
-        return str(parse_address(str(output))) == store.where()
+        return str(parse_address(output)) == store.where()
     return os.path.realpath(output) == os.path.realpath(store.where())
 
 
