@@ -50,7 +50,8 @@ class Request:
 @dataclass(frozen=True)
 class Fault:
     """status: answered so, and not carried out. cut: the connection ends before anything is done
-    ("before"), after it was carried out ("lost"), or in the midst of the answer ("half").
+    ("before"), after it was carried out ("lost"), or in the midst of the answer ("half", which with
+    a status is an answer to what was not carried out).
     unconditional: carried out without its condition."""
 
     status: int = 0
@@ -245,7 +246,8 @@ def _handler_of(bucket: FaultyBucket) -> type[http.server.BaseHTTPRequestHandler
                 self._cut()
                 return
             if fault.status:
-                self._answer(fault.status, {}, _error(fault.code or str(fault.status)))
+                told = _error(fault.code or str(fault.status))
+                self._answer(fault.status, {}, told, half=fault.cut == "half")
                 return
             if fault.unconditional:
                 headers.pop("if-none-match", None)

@@ -165,6 +165,25 @@ class ObjectJob:
         assert "run.json" in files, "no run.json"
 
 
+class ExportJob(ObjectJob):
+    """A finished dataset in a new order: `inputs` is its folder."""
+
+    def run(self, store: Any, scratch: Path, **more: Any) -> Result:
+        return pipeline.export(self.inputs[0], store, **{"name": "x", **self.options, **more})
+
+    def in_a_folder(self, folder: Path) -> ObjectJob:
+        self.run(folder / self.name, folder, workers=0)
+        self.expected = dataset_bytes(folder / self.name)
+        return self
+
+
+def exported_job(folder: Path, job: ObjectJob) -> ObjectJob:
+    """`job`: of which the dataset is in the folder of folders already."""
+    options = {"format": "llmc,parquet", "shard_tokens": 700, "shuffle": True, "seed": 4}
+    export = ExportJob("exported", [folder / "folders" / job.name], options)
+    return export.in_a_folder(folder / "folders")
+
+
 def recorded_units(files: dict[str, bytes]) -> list[str]:
     """The objects that an unfinished job's records name."""
     store, names = MemoryStore(files), []

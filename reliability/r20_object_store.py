@@ -36,7 +36,7 @@ MARK = (
     "bytes of a folder, no object and no upload left over; ignored conditions are refused"
 )
 RUNS = 20  # an answer that is cut in half may stop a run; each run gets further
-JOBS = ("llmc", "several", "shuffled", "overwrite")
+JOBS = ("llmc", "several", "shuffled", "overwrite", "exported")
 FAULTS = {
     "500": Fault(500, "InternalError"),
     "503": Fault(503, "SlowDown"),
@@ -256,10 +256,11 @@ def cases(fast: bool) -> Iterator[str]:
 
 
 def run(check: Check) -> str:
-    from reliability.object_jobs import object_jobs
+    from reliability.object_jobs import exported_job, object_jobs
 
     os.environ.update(SMALL)
     jobs = {job.name: job for job in object_jobs(check.scratch)}
+    jobs["exported"] = exported_job(check.scratch, jobs["tail"])
     names = list(cases(check.fast))
     check.each(names, lambda name, folder: case(check, jobs, name, folder), seconds=300)
     done = check.outcomes

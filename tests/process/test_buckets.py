@@ -15,23 +15,26 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from support.buckets import (
+    OPTIONS,
+    check_done,
+    every,
+    expected,  # noqa: F401
+    folder,  # noqa: F401
+    folder_of,  # noqa: F401
+    inputs,  # noqa: F401
+    server,  # noqa: F401
+    servers,  # noqa: F401
+    store,  # noqa: F401
+)
 from support.commands import token_bytes
 
 import tokenmill
-from reliability.corpus import dataset_bytes, documents, write_jsonl, write_parquet
-from reliability.faulty_bucket import (
-    BUCKET,
-    KEY,
-    SECRET,
-    Fault,
-    FaultyBucket,
-    Request,
-    faulty_bucket,
-)
+from reliability.corpus import dataset_bytes, write_jsonl
+from reliability.faulty_bucket import BUCKET, KEY, SECRET, Fault, FaultyBucket, Request
 from tokenmill import pipeline
 from tokenmill.dataset.status import status
 from tokenmill.errors import (
@@ -41,6 +44,7 @@ from tokenmill.errors import (
     UsageError,
     VerificationError,
 )
+from tokenmill.output.file_maker import BufferSource
 from tokenmill.output.objects.creating import create_once
 from tokenmill.system.buckets.bucket import PART_BYTES, Bucket
 
@@ -54,81 +58,6 @@ inputs = ["{text}"]
 weight = 0.5
 max_epochs = 9
 """
-OPTIONS: dict[str, Any] = {
-    "format": "llmc", "name": "x", "shard_tokens": 2000, "val": "docs:5", "encoder_check": "none",
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[FaultyBucket]:
-    with faulty_bucket() as bucket:
-        yield bucket
-
-
-@pytest.fixture
-def server(
-    servers: FaultyBucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[FaultyBucket]:
-    for name, value in servers.environment().items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    servers.requests.clear()
-    yield servers
-    servers.faults = lambda request: None
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> str:
-    """One of its own in the bucket."""
-    return f"{tmp_path.parent.name}-{tmp_path.name}"
-
-
-@pytest.fixture
-def store(server: FaultyBucket, folder: str) -> Bucket:
-    return Bucket(f"s3://{BUCKET}/{folder}")
-
-
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    where = tmp_path_factory.mktemp("inputs")
-    write_parquet(where / "a.parquet", documents(40, "a"), rows=8)
-    write_jsonl(where / "b.jsonl", documents(30, "b"))
-    return [where / "a.parquet", where / "b.jsonl"]
-
-
-@pytest.fixture(scope="module")
-def folder_of(inputs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same dataset in a folder."""
-    out = tmp_path_factory.mktemp("local") / "out"
-    pipeline.prepare(inputs, out, workers=0, **OPTIONS)
-    return out
-
-
-@pytest.fixture(scope="module")
-def expected(folder_of: Path) -> dict[str, bytes]:
-    return dataset_bytes(folder_of)
-
-
-def every(kind: str, nth: int, fault: Fault) -> Any:
-    """A fault for the first request of each file and of every `nth` after it."""
-    counts: dict[str, int] = {}
-
-    def faults(request: Request) -> Fault | None:
-        if kind not in ("any", request.kind):
-            return None
-        counts[request.kind] = counts.get(request.kind, 0) + 1
-        return fault if counts[request.kind] % nth == 1 else None
-
-    return faults
-
-
-def check_done(server: FaultyBucket, folder: str, expected: dict[str, bytes]) -> None:
-    found = server.objects(folder)
-    assert found.pop("run.json")
-    assert found.keys() == expected.keys()
-    assert [name for name in found if found[name] != expected[name]] == []
-    assert server.pending(folder) == []
-
 
 # --- the store ---------------------------------------------------------------------------------
 
@@ -196,6 +125,45 @@ def test_an_upload_whose_last_answer_is_lost_is_found_to_be_there(
     assert store.read("x", 0, len(content)) == content
     store.write_parts("x", [content[::-1]])  # the same length: it is compared
     assert store.read("x", 0, len(content)) == content[::-1]
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["again", "once"])
+@pytest.mark.parametrize("kind", ["begin", "complete"])
+def test_an_upload_goes_on_if_the_answer_that_begins_or_ends_it_is_cut_off(
+    store: Bucket, server: FaultyBucket, folder: str, kind: str, again: bool
+) -> None:
+    """`once`: its parts cannot be made a second time."""
+    content = os.urandom(PART_BYTES + 5)
+    parts = [content[:1000], content[1000:]]
+    left = iter([Fault(cut="half"), Fault(200, "Cut", cut="half"), Fault(cut="half")])
+    if kind == "complete" and not again:
+        left = iter([Fault(cut="half")])
+    server.faults = lambda request: next(left, None) if request.kind == kind else None
+    store.write_parts("x", parts if again else iter(parts))
+    assert store.read("x", 0, len(content)) == content
+    store.abort_uploads()
+    assert server.pending(folder) == []
+
+
+def test_an_upload_that_was_not_ended_is_made_again(
+    store: Bucket, server: FaultyBucket, folder: str
+) -> None:
+    """The store answers 200 at once when it ends an upload, and may fail after that."""
+    content = os.urandom(PART_BYTES + 5)
+    left = iter([Fault(200, "InternalServer", cut="half"), Fault(404, "NoSuchUpload")])
+    server.faults = lambda request: next(left, None) if request.kind == "complete" else None
+    made = 0
+
+    def parts() -> Iterator[bytes]:
+        nonlocal made
+        made += 1
+        yield content
+
+    store.write_parts("x", BufferSource(parts))
+    assert made == 3
+    assert store.read("x", 0, len(content)) == content
+    store.abort_uploads()
+    assert server.pending(folder) == []
 
 
 def test_uploads_of_processes_that_died_are_aborted(
@@ -553,6 +521,100 @@ def test_a_fault_that_stays_is_a_sentence_that_says_what_to_do(
     assert KEY not in shown
     assert SECRET not in shown
     assert "on purpose" not in shown
+
+
+MID_RUN = [
+    ("part", Fault(507, "XMinioStorageFull"), "full, or a quota", "raise the quota"),
+    ("delete", Fault(403, "AccessDenied"), "no permission to remove", "s3:DeleteObject"),
+    ("put", Fault(403, "AccessDenied"), "no permission to write", "s3:PutObject"),
+    ("begin", Fault(403, "AccessDenied"), "no permission to write", "s3:PutObject"),
+    ("part", Fault(403, "QuotaExceeded"), "full, or a quota", "raise the quota"),
+    ("complete", Fault(400, "ExpiredToken"), "credentials have expired", "get new ones"),
+    ("get", Fault(400, "ExpiredToken"), "credentials have expired", "get new ones"),
+    ("get", Fault(403, "RequestTimeTooSkewed"), "clock", "set the clock"),
+    ("list", Fault(403, "AccessDenied"), "no permission to list", "s3:ListBucket"),
+    ("put", Fault(404, "NoSuchBucket"), "there is no such bucket", "create the bucket"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault", "said", "advice"),
+    [*MID_RUN[:2], *(pytest.param(*case, marks=pytest.mark.long) for case in MID_RUN[2:])],
+)
+def test_a_fault_in_mid_run_says_what_to_do_and_the_same_command_resumes(
+    server: FaultyBucket,
+    folder: str,
+    inputs: list[Path],
+    expected: dict[str, bytes],
+    kind: str,
+    fault: Fault,
+    said: str,
+    advice: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TOKENMILL_PART_BYTES", "1500")
+    monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", 1)
+    address = f"s3://{BUCKET}/{folder}"
+    at_work = False
+
+    def faults(request: Request) -> Fault | None:
+        nonlocal at_work
+        at_work |= "/units/" in request.key and request.kind in ("put", "begin")
+        return fault if at_work and request.kind == kind else None
+
+    server.faults = faults
+    with pytest.raises(StorageError) as stopped:
+        pipeline.prepare(inputs, address, workers=0, **OPTIONS)
+    assert said in stopped.value.message
+    assert advice in stopped.value.hint
+    if fault.code != "NoSuchBucket":
+        assert "same command again: it resumes" in stopped.value.hint
+    server.faults = lambda request: None
+    assert status(address).state in ("unfinished", "finished")
+    pipeline.prepare(inputs, address, workers=0, **OPTIONS)
+    check_done(server, folder, expected)
+
+
+def test_a_key_that_may_not_list_or_abort_uploads_makes_the_dataset_all_the_same(
+    server: FaultyBucket, folder: str, inputs: list[Path], expected: dict[str, bytes]
+) -> None:
+    server.faults = lambda request: (
+        Fault(403, "AccessDenied") if request.kind in ("uploads", "abort") else None
+    )
+    pipeline.prepare(inputs, f"s3://{BUCKET}/{folder}", workers=0, **OPTIONS)
+    check_done(server, folder, expected)
+
+
+def test_a_dataset_in_a_bucket_is_not_called_damaged_when_credentials_have_expired(
+    server: FaultyBucket, folder: str, folder_of: Path
+) -> None:
+    address = f"s3://{BUCKET}/{folder}"
+    for path in (one for one in folder_of.rglob("*") if one.is_file()):
+        Bucket(address).write_whole(str(path.relative_to(folder_of)), path.read_bytes())
+    server.faults = lambda request: (
+        Fault(400, "ExpiredToken") if request.key.endswith(".bin") else None
+    )
+    for read in (tokenmill.verify, tokenmill.verify_deep):
+        with pytest.raises(StorageError, match="credentials have expired"):
+            read(address)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("a//b", "cannot be a part of a name"),
+        ("../a", "cannot be a part of a name"),
+        ("a\nb", "cannot be a part of a name"),
+        ("a" * 901, "more than 900 bytes"),
+    ],
+)
+def test_a_name_that_no_store_takes_is_refused_before_anything_is_asked(
+    server: FaultyBucket, inputs: list[Path], name: str, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said) as stopped:
+        pipeline.prepare(inputs, f"s3://{BUCKET}/{name}", workers=0, **OPTIONS)
+    assert stopped.value.hint
+    assert not server.requests
 
 
 def test_a_bucket_that_is_not_there_is_a_sentence_that_says_what_to_do(

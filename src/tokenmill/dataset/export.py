@@ -37,14 +37,14 @@ from tokenmill.output.editions import (
     index_tables,
     make_editions,
 )
-from tokenmill.output.file_maker import FileMaker, FileTask, pieces_of
+from tokenmill.output.file_maker import BufferSource, FileMaker, FileTask, pieces_of
 from tokenmill.output.file_tasks import FileJob, FileWorker, MakeFiles
 from tokenmill.output.manifest import Manifest
 from tokenmill.output.objects.opening import open_workspace
 from tokenmill.output.order.reordering import NewOrder
 from tokenmill.output.result import Result, warnings_of_splits
 from tokenmill.output.stored import FileStream, StreamFiles, TokenFile
-from tokenmill.output.workspace import FILES, Workspace
+from tokenmill.output.workspace import Workspace
 from tokenmill.planning.options import Options, formats_of, layout_settings, make_options
 from tokenmill.planning.plan import BoundPlan
 from tokenmill.settings import Layout, PlanSettings, Reshuffle, Val
@@ -52,7 +52,7 @@ from tokenmill.system.buckets.address import is_bucket, parse_address
 from tokenmill.system.disk import free_bytes
 from tokenmill.system.interrupts import interruptible
 from tokenmill.system.memory import NO_LIMIT, MemoryShare
-from tokenmill.system.store import FolderStore, Place, Store, read_small
+from tokenmill.system.store import FolderStore, Place, Store, place_name, read_small
 from tokenmill.tokens.order import order_rule
 from tokenmill.tokens.packing import frame_of
 from tokenmill.tokens.reframe import BLOCK_DOCUMENTS, ReframedStream, StoredStream
@@ -63,7 +63,7 @@ KEPT_OF_RUN = ("sources", "tokenizer", "settings", "encoder")
 
 def export(
     directory: Place,
-    output: str | os.PathLike[str],
+    output: Place,
     *,
     overwrite: bool = False,
     note: Callable[[str], None] = lambda text: None,
@@ -95,13 +95,9 @@ def export(
         raise UsageError(f"--seed {seed}: must be from 0 to 2**64 - 1")
     if seed is not None and not shuffle:
         raise UsageError("--seed: nothing is drawn without --shuffle", hint="add --shuffle")
-    plan = _plan(source, make_options(options), output, seed or 0 if shuffle else None, only)
+    order = seed or 0 if shuffle else None
+    plan = _plan(source, make_options(options), place_name(output), order, only)
     workspace = open_workspace(output, shared=shared)
-    if not workspace.has_places and (shuffle or only):
-        raise UsageError(
-            f"-o {output}: --shuffle, --only and --by-source cannot write to a bucket yet",
-            hint="export to a local folder, then export that folder to the bucket",
-        )
     convert = functools.partial(_convert, source, plan, note, make_files, room)
     with interruptible() as interrupts:
         if overwrite or not workspace.has(workspace.manifest):
@@ -122,7 +118,7 @@ def export(
 def _plan(
     source: Dataset,
     options: Options,
-    output: str | os.PathLike[str],
+    output: str,
     seed: int | None,
     only: str = "",
 ) -> BoundPlan:
@@ -173,9 +169,9 @@ def _plan(
     return BoundPlan(settings=settings, sources=(), bound=bound)
 
 
-def _same_place(output: str | os.PathLike[str], store: Store) -> bool:
+def _same_place(output: str, store: Store) -> bool:
     if is_bucket(output):
-        return str(parse_address(str(output))) == store.where()
+        return str(parse_address(output)) == store.where()
     return os.path.realpath(output) == os.path.realpath(store.where())
 
 
@@ -271,7 +267,7 @@ def _convert(
         rows = [entry["rows"] for entry in manifest.sources]
         about, new_index = bring_into_order(source.store, about, order, rows, maker, make)
         streams = [FileStream(maker.files, one) for one in about]
-        job = FileJob(settings, about, maker.workspace.where(FILES), maker.workspace.address)
+        job = FileJob(settings, about, maker.workspace.made_in, maker.workspace.address)
     note("writing")
     cuts = [cut_edition(plan, layout, streams, room) for layout in settings.layouts]
     editions = make_editions(plan, cuts, job, maker, make_files)
@@ -349,9 +345,11 @@ def _index(
     for entry in source.manifest.files:
         working = maker.workspace.name_of("-".join(entry.path.split("/")), entry.path)
         if entry.kind == "ends" and by_name[entry.stream].documents:
-            made = maker.make(working, _ends(by_name[entry.stream]))
+            ends = functools.partial(_ends, by_name[entry.stream])
+            made = maker.make(working, BufferSource(ends))
         elif entry.kind in copied:
-            made = maker.make(working, pieces_of(source.store, entry.path, entry.size))
+            copied_pieces = functools.partial(pieces_of, source.store, entry.path, entry.size)
+            made = maker.make(working, BufferSource(copied_pieces))
         else:
             continue
         files.append(dataset_file(made, entry.path, entry.kind, stream=entry.stream))

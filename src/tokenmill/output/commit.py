@@ -10,6 +10,7 @@ that were checked in the same run are published.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ from tokenmill.output.editions import (
     lay_out_edition,
     make_editions,
 )
-from tokenmill.output.file_maker import FileMaker, FileTask, digested, pieces_of
+from tokenmill.output.file_maker import BufferSource, FileMaker, FileTask, digested, pieces_of
 from tokenmill.output.file_tasks import FileJob, MakeFiles
 from tokenmill.output.files import JobFiles
 from tokenmill.output.manifest import MANIFEST_VERSION, Manifest, SplitEntry
@@ -395,7 +396,7 @@ def _index_files(
         made = grown[working].made(size)
         name = maker.workspace.name_of(working, path)
         if name != working:
-            maker.make(name, pieces_of(source, working, size))
+            maker.make(name, BufferSource(lambda: pieces_of(source, working, size)))
         return made._replace(working=name)
 
     index: list[DatasetFile] = []
@@ -428,7 +429,8 @@ def _shuffled(
     for stream in (one for one in streams if one.documents):
         working, path = f"{stream.name}.rows", f"index/{stream.name}.rows"
         name = workspace.name_of(working, path)
-        made = maker.make(name, row_index(stream, rows, workspace.spill))
+        by_row = functools.partial(row_index, stream, rows, workspace.spill)
+        made = maker.make(name, BufferSource(by_row))
         index.append(dataset_file(made, path, "rows", stream=stream.name))
     return by_source, index
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tokenmill.formats import get_format
 from tokenmill.formats.base import Buffers, MadeFile, MadeShards
-from tokenmill.output.file_maker import FileMaker, FileTask
+from tokenmill.output.file_maker import BufferSource, FileMaker, FileTask
 from tokenmill.output.file_tasks import FileJob, MakeFiles, tasks_of, token_file_name
 from tokenmill.output.manifest import FileEntry, SplitEntry, checksum_of_digests
 from tokenmill.output.workspace import WorkArea
@@ -127,7 +127,9 @@ def make_edition(
 
     def token_file(shard: ShardView) -> MadeFile:
         working = token_file_name(shard, maker.workspace)
-        made = maker.joined(tasks[working]) or maker.make(working, tokens_of(shard))
+        made = maker.joined(tasks[working])
+        if made is None:
+            made = maker.make(working, BufferSource(lambda: tokens_of(shard)))
         return checked(shard, made)
 
     return lay_out_edition(plan, cut, maker, token_file)

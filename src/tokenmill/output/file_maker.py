@@ -53,6 +53,16 @@ class FileTask(msgspec.Struct, frozen=True, array_like=True):
         return f"{self.working}@{self.start}" if self.stop else self.working
 
 
+class BufferSource:
+    """Buffers that can be made again: a store begins an upload once more if it fails."""
+
+    def __init__(self, make: Callable[[], Buffers]) -> None:
+        self._make = make
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._make())
+
+
 def made_file(working: str, pieces: Iterable[tuple[int, int]], info: Info) -> MadeFile:
     return MadeFile(working, np.array(list(pieces), "<u8").reshape(-1, 2), info)
 
@@ -76,14 +86,16 @@ def write_pieces(
     start: int | None = None,
     size: int = 0,
 ) -> tuple[list[tuple[int, int]], Info]:
-    """Write a file; its pieces, and what its format notes of it. With `start`: only these bytes of
-    it, from there on. `size`: about how long it gets."""
+    """Write a file; its pieces, and what its format notes of it. Of a `BufferSource`, it is written
+    again if an upload fails. With `start`: only these bytes of it, from there on. `size`: about how
+    long it gets."""
     info: Info = {}
 
     def noted() -> Iterator[Buffer]:
         info.update((yield from cast("Generator[Any, None, Info | None]", buffers)) or {})
 
     def digested_pieces() -> Iterator[Buffer]:
+        pieces.clear()
         for piece in _in_pieces(noted()):
             on_piece(len(piece))
             pieces.append(digested(piece))
@@ -91,7 +103,9 @@ def write_pieces(
 
     pieces: list[tuple[int, int]] = []
     if start is None:
-        files.write_file(working, digested_pieces(), size)
+        once = isinstance(buffers, Iterator)
+        given = digested_pieces() if once else BufferSource(digested_pieces)
+        files.write_file(working, given, size)
         return pieces, info
     for piece in digested_pieces():
         files.write_at(working, start, piece)

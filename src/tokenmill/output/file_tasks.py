@@ -16,7 +16,13 @@ import msgspec
 
 from tokenmill.formats import get_format
 from tokenmill.formats.base import Info, itemsize
-from tokenmill.output.file_maker import PIECE_BYTES, FileMaker, FileTask, write_pieces
+from tokenmill.output.file_maker import (
+    PIECE_BYTES,
+    BufferSource,
+    FileMaker,
+    FileTask,
+    write_pieces,
+)
 from tokenmill.output.files import JobFiles
 from tokenmill.output.objects.opening import open_workspace
 from tokenmill.output.order.reordering import NewOrder, Reorderer
@@ -153,7 +159,10 @@ class FileWorker:
         """Make it and sync it; returns its pieces and what its format notes of it. `on_piece` is
         told the size of each piece before it is written."""
         start = task.start if task.stop else None
-        size, buffers = weight_of(self.job.settings, task), self._buffers(task)
+        size, buffers = (
+            weight_of(self.job.settings, task),
+            BufferSource(lambda: self._buffers(task)),
+        )
         made = write_pieces(self.files, task.working, buffers, on_piece, start=start, size=size)
         self.files.sync(task.working)
         self.files.sync_names("")

@@ -14,7 +14,7 @@ import xxhash
 from tokenmill.inputs.segments import UnitId
 from tokenmill.output.journal import PieceRecord
 from tokenmill.system.disk import Buffer
-from tokenmill.system.store import PlacedFolder, PlacedStore, Store
+from tokenmill.system.store import PlacedFolder, PlacedStore, Store, has_file
 
 
 class JobFiles(Store, Protocol):
@@ -30,6 +30,10 @@ class JobFiles(Store, Protocol):
 
     def write_file(self, name: str, pieces: Iterable[Buffer], size: int = 0) -> None:
         """A file of these pieces, and nothing behind them. `size`: about how long it gets."""
+        ...
+
+    def remove_all(self, names: Iterable[str]) -> None:
+        """These files, as far as they are there."""
         ...
 
     def truncate(self, name: str, size: int) -> None:
@@ -75,6 +79,11 @@ class OutputFiles(PlacedFolder):
             self.write_at(name, at, piece)
             at += memoryview(piece).nbytes
         self.truncate(name, at)
+
+    def remove_all(self, names: Iterable[str]) -> None:
+        for name in names:
+            if has_file(self, name):
+                self.remove(name)
 
 
 class AppendLog:

@@ -15,6 +15,7 @@ from tokenmill.errors import StorageError
 from tokenmill.formats import get_format
 from tokenmill.formats.base import Array, Slices, stored_dtype
 from tokenmill.settings import Layout, PlanSettings
+from tokenmill.system.disk import Buffer, explained
 from tokenmill.system.store import Store, read_range
 from tokenmill.texts import I64
 from tokenmill.tokens.shards import origins_in
@@ -81,18 +82,31 @@ class FileStream:
     def ends_of(self, first: int, stop: int) -> I64:
         if stop <= first:
             return np.zeros(0, np.int64)
-        content = self._bytes(self.about.ends, first * 8, (stop - first) * 8)
+        content = self._table_bytes(first * 8, (stop - first) * 8)
         return np.frombuffer(content, "<u8").astype(np.int64)
 
     def origins_of(self, first: int, stop: int) -> tuple[list[str], I64, I64]:
         return list(self.about.sources), *origins_in(self._runs, first, stop)
 
+    def _table_bytes(self, at: int, length: int) -> Buffer:
+        """Of the table of ends. In a bucket a search in it would be a request for each step."""
+        if not self.store.ranged:
+            return self._bytes(self.about.ends, at, length)
+        return self._checked(self._ends[at : at + length], self.about.ends, length)
+
+    @functools.cached_property
+    def _ends(self) -> memoryview:
+        with explained("read", self.store.where(self.about.ends)):
+            return self.store.view(self.about.ends)
+
     @functools.cached_property
     def _runs(self) -> Array:
         return np.frombuffer(self.store.view(self.about.runs), "<u8").reshape(-1, 3)
 
-    def _bytes(self, name: str, at: int, length: int) -> bytes:
-        content = read_range(self.store, name, at, length)
-        if len(content) != length:
+    def _bytes(self, name: str, at: int, length: int) -> Buffer:
+        return self._checked(read_range(self.store, name, at, length), name, length)
+
+    def _checked(self, content: Buffer, name: str, length: int) -> Buffer:
+        if memoryview(content).nbytes != length:
             raise StorageError(f"{self.store.where(name)}: shorter than it was")
         return content

@@ -168,6 +168,16 @@ class WorkArea(abc.ABC):
         """The name under which a file of the dataset is made."""
 
     @abc.abstractmethod
+    def work_name(self, working: str) -> str:
+        """The name under which a file is made that is no part of the dataset: it is gone when the
+        job ends."""
+
+    @property
+    @abc.abstractmethod
+    def made_in(self) -> str:
+        """The folder, or the address, in which the names of made files are."""
+
+    @abc.abstractmethod
     def announce(self, names: Iterable[str]) -> None:
         """Write down what is about to be made, so that it is known for ours after a crash."""
 
@@ -268,6 +278,13 @@ class Workspace(WorkArea):
 
     def name_of(self, working: str, path: str) -> str:
         return working
+
+    def work_name(self, working: str) -> str:
+        return working
+
+    @property
+    def made_in(self) -> str:
+        return self.where(FILES)
 
     def announce(self, names: Iterable[str]) -> None:
         """Files are made in the work folder, and get their names from a commit."""

@@ -7,6 +7,7 @@ runs again only if a range is missing.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ import numpy.typing as npt
 
 from tokenmill.dataset.streams import Stream
 from tokenmill.output.editions import DatasetFile, dataset_file
-from tokenmill.output.file_maker import FileMaker, FileTask
+from tokenmill.output.file_maker import BufferSource, FileMaker, FileTask
 from tokenmill.output.order.reordering import (
     MERGE,
     RANGE,
@@ -29,7 +30,8 @@ from tokenmill.output.order.reordering import (
 )
 from tokenmill.output.order.row_index import row_index
 from tokenmill.output.stored import FileStream, StreamFiles, TokenFile
-from tokenmill.system.store import Store, has_file
+from tokenmill.output.workspace import WorkArea
+from tokenmill.system.store import Store
 from tokenmill.texts import I64
 from tokenmill.tokens.order import export_numbers, order_rule, range_count
 from tokenmill.tokens.reframe import ReframedStream
@@ -78,7 +80,7 @@ def bring_into_order(
     """`store` has the dataset, `rows` are those of each source."""
     streams = [FileStream(store, one) for one in about]
     ranges = [
-        _range_tasks(streams[part.stream], part, number, order)
+        _range_tasks(streams[part.stream], part, number, order, maker.workspace)
         for number, part in enumerate(order.parts)
     ]
     _make_ranges(streams, order, [task for mine in ranges for task in mine], maker, make)
@@ -114,6 +116,7 @@ def _amount(stream: FileStream, part: StreamPart, sources: tuple[int, ...]) -> t
 
 
 def _task(
+    workspace: WorkArea,
     kind: str,
     part: int,
     order: NewOrder,
@@ -123,16 +126,17 @@ def _task(
     runs: tuple[int, int] = (0, 0),
 ) -> FileTask:
     # Everything that decides the content is in the name: a resumed job may have other ranges.
-    working = f"{kind}-{part}-{order.range_bytes}-{number:06d}-of-{of}"
+    working = workspace.work_name(f"{kind}-{part}-{order.range_bytes}-{number:06d}-of-{of}")
     return FileTask(working, 0, part, "", number, of, 0, tokens, runs[0], runs[1], kind=kind)
 
 
 def _range_tasks(
-    stream: FileStream, part: StreamPart, number: int, order: NewOrder
+    stream: FileStream, part: StreamPart, number: int, order: NewOrder, workspace: WorkArea
 ) -> list[FileTask]:
     documents, tokens = _amount(stream, part, order.sources)
     count = range_count(tokens * stream.dtype.itemsize, documents, order.range_bytes)
-    return [_task(RANGE, number, order, one, count, tokens // count) for one in range(count)]
+    each = tokens // count
+    return [_task(workspace, RANGE, number, order, one, count, each) for one in range(count)]
 
 
 def _make_ranges(
@@ -143,12 +147,14 @@ def _make_ranges(
     make: MakeOrder,
 ) -> None:
     run_tasks: list[list[FileTask]] = []
+    workspace = maker.workspace
     for number, part in enumerate(order.parts):
         stream = streams[part.stream]
         count = runs_of(stream, part, order.range_bytes)
         size = order.range_bytes // stream.dtype.itemsize
-        run_tasks.append([_task(RUN, number, order, one, count, size) for one in range(count)])
-    merges = [_merge_tasks(mine, number, order) for number, mine in enumerate(run_tasks)]
+        mine = [_task(workspace, RUN, number, order, one, count, size) for one in range(count)]
+        run_tasks.append(mine)
+    merges = [_merge_tasks(mine, number, order, workspace) for number, mine in enumerate(run_tasks)]
     if maker.missing(ranges):
         make(order, [task for mine in run_tasks for task in mine])
         order = _collecting(order, run_tasks)
@@ -157,9 +163,7 @@ def _make_ranges(
             longer = [new or old for new, old in zip(merges, run_tasks, strict=True)]
             order = _collecting(order, longer)
         make(order, ranges)
-    for task in (task for mine in (*run_tasks, *merges) for task in mine):
-        if has_file(maker.files, task.working):
-            maker.files.remove(task.working)
+    maker.files.remove_all(task.working for mine in (*run_tasks, *merges) for task in mine)
 
 
 def _collecting(order: NewOrder, tasks: list[list[FileTask]]) -> NewOrder:
@@ -170,7 +174,9 @@ def _collecting(order: NewOrder, tasks: list[list[FileTask]]) -> NewOrder:
     return msgspec.structs.replace(order, parts=tuple(parts))
 
 
-def _merge_tasks(runs: list[FileTask], part: int, order: NewOrder) -> list[FileTask]:
+def _merge_tasks(
+    runs: list[FileTask], part: int, order: NewOrder, workspace: WorkArea
+) -> list[FileTask]:
     """Longer runs, where there are so many that a range would take only a few bytes of each."""
     _, _, most = order_rule()
     if len(runs) <= most:
@@ -179,7 +185,7 @@ def _merge_tasks(runs: list[FileTask], part: int, order: NewOrder) -> list[FileT
     firsts = range(0, len(runs), together)
     return [
         _task(
-            MERGE, part, order, number, len(firsts),
+            workspace, MERGE, part, order, number, len(firsts),
             sum(task.tokens for task in runs[first : first + together]),
             (first, len(runs[first : first + together])),
         )
@@ -219,8 +225,9 @@ class _OrderedStream:
             if info["tokens"]:
                 files.append(TokenFile(name, token, info["tokens"]))
             token += info["tokens"]
-        ends, runs = f"order-{self.old.name}.ends", f"index-{self.old.name}.runs"
-        self.maker.make(ends, self._ends())
+        ends = self.maker.workspace.work_name(f"order-{self.old.name}.ends")
+        runs = self._index_name("runs")
+        self.maker.make(ends, BufferSource(self._ends))
         layout = msgspec.structs.replace(self.old.layout, format=BARE)
         return msgspec.structs.replace(
             self.old,
@@ -233,18 +240,23 @@ class _OrderedStream:
             framed=False,
         )
 
+    def _index_name(self, kind: str) -> str:
+        name = self.old.name
+        return self.maker.workspace.name_of(f"index-{name}.{kind}", f"index/{name}.{kind}")
+
     def index(self, about: StreamFiles, rows: Sequence[int]) -> list[DatasetFile]:
         """What goes with the stream; nothing where it has no document."""
         if not self.documents:
             return []
         name, maker = self.old.name, self.maker
-        made = {"runs": maker.make(about.runs, self._runs())}
+        made = {"runs": maker.make(about.runs, BufferSource(self._runs))}
         if self.permuted:
             stream = FileStream(maker.files, about)
-            by_row = row_index(stream, rows, maker.workspace.spill)
-            made["rows"] = maker.make(f"index-{name}.rows", by_row)
+            by_row = functools.partial(row_index, stream, rows, maker.workspace.spill)
+            made["rows"] = maker.make(self._index_name("rows"), BufferSource(by_row))
         if self.order.of:
-            made["numbers"] = maker.make(f"index-{name}.numbers", self._numbers())
+            numbers = BufferSource(self._numbers)
+            made["numbers"] = maker.make(self._index_name("numbers"), numbers)
         return [
             dataset_file(file, f"index/{name}.{kind}", kind, stream=name)
             for kind, file in made.items()

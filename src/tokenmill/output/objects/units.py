@@ -83,6 +83,7 @@ class ObjectFiles(JobFiles):
 
     def __init__(self, store: ObjectStore, folder: str) -> None:
         self._store, self._folder = store, folder
+        self.ranged = store.ranged
         self._pieces: list[Buffer] = []  # of the unit that is being written
 
     def where(self, name: str = "") -> str:
@@ -93,6 +94,12 @@ class ObjectFiles(JobFiles):
 
     def read(self, name: str, offset: int, length: int) -> bytes:
         return self._store.read(name, offset, length)
+
+    def stream(self, name: str, offset: int, length: int) -> Iterator[Buffer]:
+        return self._store.stream(name, offset, length)
+
+    def view(self, name: str) -> memoryview:
+        return self._store.view(name)
 
     def list(self, folder: str) -> Iterator[str]:
         return self._store.list(folder)
@@ -117,6 +124,9 @@ class ObjectFiles(JobFiles):
 
     def remove(self, name: str) -> bool:
         return self._store.remove(name)
+
+    def remove_all(self, names: Iterable[str]) -> None:
+        self._store.remove_all(names)
 
     def truncate(self, name: str, size: int) -> None:
         """Nothing is ever behind a file."""

@@ -11,6 +11,7 @@
         files/made/N               records of the files that are complete
         files/tasks                the files to make, for parts of `finish` on several machines
         files/made-by-parts/HASH   records of the files that these have completed
+        order/FILE                 of `export` in a new order: sorted runs, ranges, their ends
         cuts/                      how each input is cut
         removing.json              the manifest of a dataset that --overwrite is about to remove
     PREFIX/FILE                    made of units, in one go, under its final name
@@ -47,6 +48,7 @@ from tokenmill.system.store import ObjectStore, read_small
 DRIVER = f"{WORK}/driver"
 UNITS = f"{WORK}/units"
 NAMES = f"{WORK}/names"
+ORDER = f"{WORK}/order"
 
 
 class ObjectWorkspace(WorkArea):
@@ -148,12 +150,20 @@ class ObjectWorkspace(WorkArea):
     def name_of(self, working: str, path: str) -> str:
         return path
 
+    def work_name(self, working: str) -> str:
+        return f"{ORDER}/{working}"
+
+    @property
+    def made_in(self) -> str:
+        return self.where()
+
     def announce(self, names: Iterable[str]) -> None:
         if self._names_log is None:
             known, number = self._read_names()
             self._announced.update(dict.fromkeys(known))
             self._names_log = ObjectLog(self.store, NAMES, number, b"", self._check_lease)
-        new = [name for name in names if name not in self._announced]
+        ours = f"{WORK}/"  # what is there is known for ours by its name
+        new = [one for one in names if one not in self._announced and not one.startswith(ours)]
         if new:
             self._names_log.append(framed(msgspec.msgpack.encode(new)))
             self._announced.update(dict.fromkeys(new))

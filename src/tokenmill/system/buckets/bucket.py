@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import xxhash
@@ -177,7 +178,8 @@ class Bucket(ObjectStore):
         )
 
     def write_parts(self, name: str, parts: Iterable[Buffer], size: int = 0) -> None:
-        """A file that fits into one part is written in one go. `size`: about how long it gets."""
+        """A file that fits into one part is written in one go. `size`: about how long it gets.
+        Parts that can be gone through again are sent again, if their upload fails."""
         part_bytes = max(_part_bytes(), -(-size // (MOST_PARTS - 1)))
         first: list[memoryview] = []
         length, rest = 0, iter(parts)
@@ -189,15 +191,19 @@ class Bucket(ObjectStore):
         else:
             self.write_whole(name, b"".join(first))
             return
+        ready = [itertools.chain(_popped(first), rest)]
+        once = isinstance(parts, Iterator)
+
+        def upload() -> None:
+            given = ready.pop() if ready else iter(parts)
+            self._upload(name, given, part_bytes, begins=ATTEMPTS if once else 1)
+
         try:
-            if isinstance(parts, Sequence):  # it can be sent again
-                self._try("write", name, lambda: self._upload(name, [], iter(parts), part_bytes))
-            else:
-                self._once("write", name, lambda: self._upload(name, first, rest, part_bytes))
+            self._try("write", name, upload, attempts=1 if once else ATTEMPTS)
         except PartsFailed as failed:
             raise failed.error from None
 
-    def _upload(self, name: str, first: Views, rest: Iterator[Buffer], part_bytes: int) -> None:
+    def _upload(self, name: str, parts: Iterator[Buffer], part_bytes: int, begins: int) -> None:
         """In parts, of which few are in memory. What fails is aborted; what a dead process leaves
         is aborted when its job ends (`abort_uploads`)."""
         import obstore
@@ -210,13 +216,12 @@ class Bucket(ObjectStore):
                 use_multipart=True,
                 chunk_size=part_bytes,
                 max_concurrency=PARTS_AT_ONCE,
-            )
+            ),
+            begins,
         )
 
         def given() -> Iterator[Buffer]:
-            while first:
-                yield first.pop(0)
-            for part in rest:
+            for part in parts:
                 if upload.length + memoryview(part).nbytes > part_bytes * MOST_PARTS:
                     raise self._too_long(name, upload.length)
                 yield part
@@ -224,9 +229,18 @@ class Bucket(ObjectStore):
         try:
             upload.send(given())
         except Exception:
-            # It may have ended, and its answer been lost: then the store knows of it no more.
-            if not self._holds(name, upload.length, upload.digest):
+            # It may have ended, and its answer been lost: then the store knows of it no more. Or
+            # the store is still at work on it.
+            if not upload.all_taken or not self._comes_to_hold(name, upload):
                 raise
+
+    def _comes_to_hold(self, name: str, upload: Upload) -> bool:
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                self._pause(attempt)
+            if self._holds(name, upload.length, upload.digest):
+                return True
+        return False
 
     def _holds(self, name: str, length: int, digest: bytes) -> bool:
         """Whether the file is there as it was sent."""
@@ -320,9 +334,11 @@ class Bucket(ObjectStore):
     def _pause(self, attempt: int) -> None:
         time.sleep(min(15.0, pause_seconds() * 2 ** (attempt - 1)) * random.uniform(0.7, 1.3))
 
-    def _try(self, action: Action, name: str, step: Callable[[], T]) -> T:
+    def _try(
+        self, action: Action, name: str, step: Callable[[], T], attempts: int | None = None
+    ) -> T:
         """A step that may be made twice. FileNotFoundError where there is no such file."""
-        for attempt in range(ATTEMPTS):
+        for attempt in range(ATTEMPTS if attempts is None else attempts):
             if attempt:
                 self._pause(attempt)
             try:
@@ -338,13 +354,11 @@ class Bucket(ObjectStore):
                     break
         raise last from None
 
-    def _once(self, action: Action, name: str, step: Callable[[], T]) -> T:
-        try:
-            return step()
-        except TokenmillError:
-            raise
-        except Exception as error:
-            raise bucket_fault(error, action, self._address, name) from None
+
+def _popped(views: Views) -> Iterator[Buffer]:
+    """They are not kept any longer than needed."""
+    while views:
+        yield views.pop(0)
 
 
 def _part_bytes() -> int:

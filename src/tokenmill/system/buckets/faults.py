@@ -61,6 +61,8 @@ def passes(error: BaseException) -> bool:
     answer = answer_of(error)
     if REDIRECT in str(error):
         return False
+    if answer.code == "NoSuchUpload":  # it was aborted, or ended without our knowing
+        return True
     return answer.status in PASSING_STATUS and answer.code not in EXPIRED | UNKNOWN_KEY | FULL
 
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import xxhash
 
+from tokenmill.system.buckets.client import pause_seconds
+from tokenmill.system.buckets.faults import passes
 from tokenmill.system.disk import Buffer
 
 WAITING = 1  # buffers that wait to be sent; each of at most 8 MB
@@ -33,8 +36,12 @@ class _StopError(Exception):
 class Upload:
     """Sends what `send` is called with; `length` and `digest` are of all that was given to it."""
 
-    def __init__(self, put: Callable[[Iterator[Buffer]], Any]) -> None:
-        self._put = put
+    def __init__(self, put: Callable[[Iterator[Buffer]], Any], begins: int = 1) -> None:
+        """`begins`: how often it is begun, while nothing was sent. The library repeats a request
+        that got no answer, but not one whose answer was cut off in its midst."""
+        self._put, self._begins = put, begins
+        self._begun = False
+        self.all_taken = False  # it only had to be ended
         self._queue: queue.Queue[memoryview | type[_StopError] | None] = queue.Queue(WAITING)
         self._error: BaseException | None = None
         self.length, self._digest = 0, xxhash.xxh3_128()
@@ -75,13 +82,22 @@ class Upload:
         return False
 
     def _run(self) -> None:
-        try:
-            self._put(self._taken())
-        except BaseException as error:  # a panic of the library is no Exception
-            self._error = error
+        for attempt in range(self._begins):
+            if attempt:
+                time.sleep(pause_seconds() * 2 ** (attempt - 1))
+            self._error = None
+            try:
+                self._put(self._taken())
+                return
+            except BaseException as error:  # a panic of the library is no Exception
+                self._error = error
+                if self._begun or not passes(error):
+                    return
 
     def _taken(self) -> Iterator[Buffer]:
+        self._begun = True
         while (one := self._queue.get()) is not None:
             if isinstance(one, type):
                 raise _StopError
             yield one
+        self.all_taken = True
