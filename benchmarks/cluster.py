@@ -2,7 +2,8 @@
 
 Both make the same llm.c shards of the same English parquet, in turns. A job of a few documents is
 run first: what it takes is the start-up of each engine, and is taken off. Processor seconds are of
-all processes, also of Ray's own; on a busy machine they say more than the clock.
+all processes, also of Ray's own; on a busy machine they say more than the clock. Ray gives its
+workers a niceness of 15, so that on a busy machine they hardly get a turn: here it is 0.
 
     python benchmarks/cluster.py --corpus DIR_OR_FILES ... [--mb 600 2000] [--repeats 3]
     python benchmarks/cluster.py --corpus DIR --datatrove-python VENV/bin/python
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -115,6 +117,7 @@ def main() -> None:
     parser.add_argument("--datatrove-tokenizer", type=Path, default=Path("tokenizer.json"))
     given = parser.parse_args()
     subprocess.run([sys.executable, "-c", "import ray"], check=True)
+    os.environ.setdefault("RAY_worker_niceness", "0")
     with tempfile.TemporaryDirectory(prefix="tokenmill-cluster-") as folder:
         inputs = make_inputs(corpus_files(given.corpus), Path(folder), given.mb)
         least: dict[str, Cost] = {}
