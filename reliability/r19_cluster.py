@@ -1,6 +1,6 @@
 """R19: a Ray cluster of three nodes whose workers, nodes, head and driver are killed; and jobs in
-parts, of `prepare` and of `finish`, that run twice, at once, out of order, and are killed. The bytes
-are those of one machine."""
+parts, of `prepare` and of `finish`, that run twice, at once, out of order, and are killed. The
+bytes are those of one machine."""
 
 from __future__ import annotations
 
