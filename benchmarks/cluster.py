@@ -1,8 +1,10 @@
 """A Ray cluster with some cores beside the local engine with as many workers: the same job.
 
 Both make the same llm.c shards of the same English parquet, in turns. A job of a few documents is
-run first: what it takes is the start-up of each engine, and is taken off. Processor seconds are of
-all processes, also of Ray's own; on a busy machine they say more than the clock.
+run first: what it takes is the start-up of each engine, and is taken off. Processor seconds of Ray
+are too low: its workers are not waited for, so they are missing. Compare the clock, on a quiet
+machine. Ray gives its workers a niceness of 15, so that on a busy machine they hardly get a turn:
+here it is 0.
 
     python benchmarks/cluster.py --corpus DIR_OR_FILES ... [--mb 600 2000] [--repeats 3]
     python benchmarks/cluster.py --corpus DIR --datatrove-python VENV/bin/python
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -115,6 +118,7 @@ def main() -> None:
     parser.add_argument("--datatrove-tokenizer", type=Path, default=Path("tokenizer.json"))
     given = parser.parse_args()
     subprocess.run([sys.executable, "-c", "import ray"], check=True)
+    os.environ.setdefault("RAY_worker_niceness", "0")
     with tempfile.TemporaryDirectory(prefix="tokenmill-cluster-") as folder:
         inputs = make_inputs(corpus_files(given.corpus), Path(folder), given.mb)
         least: dict[str, Cost] = {}
@@ -148,12 +152,11 @@ def report(
             "processor_seconds": round(one.processor, 2),
             "processor_after_start": round(processor, 2),
             "speed_of_local": round(local[0] / seconds, 3),
-            "processor_speed_of_local": round(local[1] / processor, 3),
             "runs": [round(run.seconds, 2) for run in costs[name]],
             "processor_runs": [round(run.processor, 2) for run in costs[name]],
         }
         if name == "ray":
-            line["reaches_the_mark"] = local[1] / processor >= MARK
+            line["reaches_the_mark"] = local[0] / seconds >= MARK
         print(json.dumps(line), flush=True)
 
 

@@ -73,7 +73,7 @@ DOCUMENTS = 4_000
 NODE = 16  # workers that die together
 HEADER = 1024  # of a file of llm.c
 BATCHES = 4  # that a worker announces for each unit
-STEPS = ("plan", "encode", "resume", "finish")
+STEPS = ("plan", "encode", "resume", "finish", "files")
 
 
 class NoSync:
@@ -406,6 +406,18 @@ def step_finish(units: int, workspace: ObjectWorkspace, workers: int) -> dict[st
     told["journal_mb"] = round(sum(file.stat().st_size for file in journal) / 1e6, 1)
     books.close()
     return told
+
+
+def step_files(units: int, workspace: ObjectWorkspace, workers: int) -> dict[str, Any]:
+    """What every process that makes files opens: where each piece of a unit is."""
+    plan, began = bound_to(workspace), time.monotonic()
+    before = peak_mb()
+    joined = workspace.grown_files(workspace.open_files(), plan.work_fingerprint)
+    return {
+        "seconds": round(time.monotonic() - began, 1),
+        "files": len(list(joined.list(""))),
+        "peak_mb_before": before,
+    }
 
 
 def pretend_to_make(job: FileJob, files: list[FileTask], maker: FileMaker) -> None:

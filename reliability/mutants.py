@@ -313,8 +313,8 @@ STORE_MUTANTS: dict[str, tuple[str, str, str]] = {
         "        self.remove_work()\n        create_once(self.store, self.manifest, manifest)\n",
     ),
     "units stay": (
-        "output/objects/workspace.py", "            if not name.startswith(keep):\n",
-        "            if not name.startswith((keep, UNITS)):\n",
+        "output/objects/workspace.py", " if not name.startswith(keep))",
+        " if not name.startswith((keep, UNITS)))",
     ),
     "leases stay": (
         "output/objects/workspace.py", "        for name in list(self.store.names(f\"{DRIVER}/\")):\n", "        for name in []:\n",

@@ -125,7 +125,10 @@ def _file_job(plan: Plan, about: tuple[StreamFiles, ...], workspace: WorkArea) -
 
 def evidence_of(plan: Plan, ledger: UnitTable) -> str:
     """What files are made of: with other units, those of an earlier run are not these."""
-    return xxhash.xxh3_128_hexdigest(plan.fingerprint.encode() + ledger.evidence())
+    digest = xxhash.xxh3_128(plan.fingerprint.encode())
+    for some in ledger.evidence():
+        digest.update(some)
+    return digest.hexdigest()
 
 
 class _FilesToBe(NamedTuple):
