@@ -290,8 +290,8 @@ STORE_MUTANTS: dict[str, tuple[str, str, str]] = {
         "output/commit.py", "workspace.grown_files(maker.files, plan.work_fingerprint)", "workspace.grown_files(maker.files, plan.fingerprint)",
     ),
     "where rows went is made in the wrong place": (
-        "output/commit.py", "        name = workspace.name_of(working, path)\n        made = maker.make(name, row_index(",
-        "        name = working\n        made = maker.make(name, row_index(",
+        "output/commit.py", "        name = workspace.name_of(working, path)\n        by_row = ",
+        "        name = working\n        by_row = ",
     ),
     "a merged run is not put": (
         "engines/order/order_worker.py", "        self.writer.files.unit_written(unit, pieces)\n", "",
@@ -312,8 +312,8 @@ STORE_MUTANTS: dict[str, tuple[str, str, str]] = {
         "        self.remove_work()\n        create_once(self.store, self.manifest, manifest)\n",
     ),
     "units stay": (
-        "output/objects/workspace.py", "            if not name.startswith(keep):\n",
-        "            if not name.startswith((keep, UNITS)):\n",
+        "output/objects/workspace.py", "for name in names if not name.startswith(keep))",
+        "for name in names if not name.startswith((keep, UNITS)))",
     ),
     "leases stay": (
         "output/objects/workspace.py", "        for name in list(self.store.names(f\"{DRIVER}/\")):\n", "        for name in []:\n",
