@@ -227,7 +227,8 @@ def _handler_of(bucket: FaultyBucket) -> type[http.server.BaseHTTPRequestHandler
             parts = urlsplit(self.path)
             _, _, key = unquote(parts.path).lstrip("/").partition("/")
             headers = {name.lower(): value for name, value in self.headers.items()}
-            if headers.get("authorization", "Bearer").startswith("Bearer"):  # or none
+            google = headers.get("authorization", "Bearer").startswith("Bearer")  # or none
+            if google:
                 headers["authorization"] = CREDENTIAL
             if headers.pop("x-goog-if-generation-match", "") == "0":  # as GCS has it
                 headers["if-none-match"] = "*"
@@ -251,6 +252,9 @@ def _handler_of(bucket: FaultyBucket) -> type[http.server.BaseHTTPRequestHandler
                 return
             if fault.unconditional:
                 headers.pop("if-none-match", None)
+            if google and request.kind == "delete" and bucket.ask("HEAD", self.path)[0] == 404:
+                self._answer(404, {}, _error("NoSuchKey"))  # S3 does not mind
+                return
             status, answered, content = self._forward(headers, body)
             if fault.cut == "lost":
                 self._cut()

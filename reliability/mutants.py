@@ -291,8 +291,8 @@ STORE_MUTANTS: dict[str, tuple[str, str, str]] = {
         "output/commit.py", "workspace.grown_files(files, plan.work_fingerprint)", "workspace.grown_files(files, plan.fingerprint)",
     ),
     "where rows went is made in the wrong place": (
-        "output/commit.py", "        name = workspace.name_of(working, path)\n        made = maker.make(name, row_index(",
-        "        name = working\n        made = maker.make(name, row_index(",
+        "output/commit.py", "        name = workspace.name_of(working, path)\n        by_row = ",
+        "        name = working\n        by_row = ",
     ),
     "a merged run is not put": (
         "engines/order/order_worker.py", "        self.writer.files.unit_written(unit, pieces)\n", "",

@@ -179,7 +179,7 @@ class ExportJob(ObjectJob):
 
 def exported_job(folder: Path, job: ObjectJob) -> ObjectJob:
     """`job`: of which the dataset is in the folder of folders already."""
-    options = {"format": "llmc,parquet", "shard_tokens": 700, "shuffle": True, "seed": 4}
+    options = {"format": "llmc", "shard_tokens": 2000, "shuffle": True, "seed": 4}
     export = ExportJob("exported", [folder / "folders" / job.name], options)
     return export.in_a_folder(folder / "folders")
 

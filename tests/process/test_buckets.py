@@ -392,6 +392,20 @@ def test_a_dataset_in_gcs_is_that_of_a_folder(
     assert b"".join(map(bytes, store.stream("large", 0, len(content)))) == content
 
 
+def test_in_gcs_a_file_that_is_gone_already_keeps_no_other_from_being_removed(
+    server: FaultyBucket, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GCS answers 404 for it, and the library then leaves the rest of its list undone."""
+    for name, value in server.gcs_environment().items():
+        monkeypatch.setenv(name, value)
+    store = Bucket(f"gs://{BUCKET}/{folder}")
+    for number in range(25):
+        store.write_whole(f"{number:02}", b"1")
+    store.remove_all(["none", *(f"{number:02}" for number in range(25)), "neither"])
+    assert list(store.names("")) == []
+    store.remove("none")
+
+
 # --- faults ------------------------------------------------------------------------------------
 
 

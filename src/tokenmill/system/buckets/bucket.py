@@ -26,6 +26,7 @@ from tokenmill.system.store import ObjectStore
 
 T = TypeVar("T")
 Views = list[memoryview]  # `Bucket.list` is something else
+Keys = list[str]
 PART_BYTES = 8 << 20  # S3 wants 5 MiB and more, but for the last part
 MOST_PARTS = 10_000
 PARTS_AT_ONCE = 3  # so many parts of an upload are in memory
@@ -297,7 +298,15 @@ class Bucket(ObjectStore):
             try:
                 self._try("remove", folder, lambda some=some: obstore.delete(self._client, some))  # type: ignore[misc]
             except FileNotFoundError:
-                continue  # GCS says so
+                # GCS says so, and the library has left the rest of the list undone.
+                self._remove_each(some, folder)
+
+    def _remove_each(self, keys: Keys, folder: str) -> None:
+        import obstore
+
+        for key in keys if len(keys) > 1 else ():
+            with contextlib.suppress(FileNotFoundError):
+                self._try("remove", folder, lambda key=key: obstore.delete(self._client, key))  # type: ignore[misc]
 
     def abort_uploads(self) -> None:
         abort_uploads(self._address)
