@@ -32,7 +32,7 @@ from tokenmill.planning.needs import Needs, needs_of
 from tokenmill.planning.plan import Plan
 from tokenmill.settings import DEFAULT_DOWNLOADS
 from tokenmill.system.buckets.address import is_bucket
-from tokenmill.system.disk import disk, remove_folder
+from tokenmill.system.disk import remove_empty_folder, remove_folder
 
 AHEAD = 2  # of files that are not kept: so many more on disk than parallel downloads
 STAGGERED_BYTES = 8 << 20  # smaller files are downloaded too fast to stagger anything
@@ -255,8 +255,7 @@ class Downloads:
             last = not self._on_disk and not self._waiting
             self._change.notify_all()
         if last and self.access.shared:  # nobody makes a folder in it any more
-            with contextlib.suppress(OSError):
-                disk.rmdir(self._folders)
+            remove_empty_folder(self._folders)
 
     # --- the threads that download -------------------------------------------------------------
 

@@ -256,6 +256,12 @@ def remove_folder(path: Path) -> None:
         remove_tree(path)
 
 
+def remove_empty_folder(path: Path) -> None:
+    """If it is empty."""
+    with contextlib.suppress(OSError):
+        disk.rmdir(path)
+
+
 def remove_file(path: Path) -> None:
     with contextlib.suppress(OSError):
         unlink(path)
