@@ -276,9 +276,12 @@ def finished_dataset(plan: Plan, workspace: WorkArea) -> Manifest:
 def _refuse_incomplete(manifest: Manifest, workspace: WorkArea) -> None:
     """Names and sizes only: what is in the files, `verify` compares."""
     for file in manifest.files:
-        size = workspace.store.size(file.path)
-        if size != file.size:
+        try:
+            size = workspace.store.size(file.path)
             wrong = "is missing" if size is None else f"has {size:,} bytes instead of {file.size:,}"
+        except OSError as error:  # a link or a folder of this name
+            size, wrong = -1, f"cannot be used: {error.strerror}"
+        if size != file.size:
             raise VerificationError(
                 f"{workspace.where(file.path)}: {wrong}, so the dataset is not complete any more",
                 hint="`tokenmill verify` lists all that is wrong; start again with --overwrite",

@@ -67,4 +67,8 @@ def test_a_file_that_is_gone_is_noticed_by_the_same_command(tmp_path: Path) -> N
     (tmp_path / "o" / "val.bin").unlink()
     with pytest.raises(TokenmillError, match=r"val\.bin: is missing"):
         tokenmill.prepare(path, tmp_path / "o", **options)
+    (tmp_path / "o" / "val.bin").mkdir()
+    with pytest.raises(TokenmillError, match=r"val\.bin: cannot be used: not a regular file"):
+        tokenmill.prepare(path, tmp_path / "o", **options)
+    (tmp_path / "o" / "val.bin").rmdir()
     assert not tokenmill.prepare(path, tmp_path / "o", overwrite=True, **options).already_done
