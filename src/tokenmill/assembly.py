@@ -101,7 +101,8 @@ def assemble(
 
         return complete(run, run.dispatch.frontier, opened.ordered, record, choose)
     workspace = run.books.workspace
-    assert isinstance(workspace, ObjectWorkspace)
+    if not isinstance(workspace, ObjectWorkspace):
+        raise TypeError("units without places are in a store of whole files")
     recorded = recorded_units(run.plan, workspace)
     with placed_units(
         run.plan, run.settings, run.budget, workspace, recorded, run.log, run.check_interrupt

@@ -28,7 +28,9 @@ pytestmark = pytest.mark.usefixtures("small_runs")
 
 @pytest.mark.parametrize("workers", quick([0, 2], 0))
 @pytest.mark.parametrize(
-    "asked", [{"shuffle": True, "seed": 3}, {"only": "b.jsonl"}], ids=["shuffle", "only"]
+    "asked",
+    quick([{"shuffle": True, "seed": 3}, {"only": "b.jsonl"}], first=1),
+    ids=["shuffle", "only"],
 )
 def test_an_export_in_a_new_order_to_a_bucket_is_that_to_a_folder(
     server: FaultyBucket,
@@ -71,7 +73,8 @@ def test_each_source_becomes_a_dataset_in_the_bucket(
     ].already_done
 
 
-@pytest.mark.parametrize("cut", quick(["before", "lost", "half"], "half"))
+@pytest.mark.long
+@pytest.mark.parametrize("cut", ["before", "lost", "half"])
 def test_an_export_in_a_new_order_survives_a_store_that_often_fails(
     server: FaultyBucket, folder: str, two_files: Path, tmp_path: Path, cut: str
 ) -> None:

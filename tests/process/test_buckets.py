@@ -30,6 +30,7 @@ from support.buckets import (
     servers,  # noqa: F401
     store,  # noqa: F401
 )
+from support.cases import quick
 from support.commands import token_bytes
 
 import tokenmill
@@ -241,7 +242,7 @@ def test_the_local_copies_of_indexes_are_bounded(
 # --- datasets ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", quick([0, 2], 2))
 def test_a_dataset_in_a_bucket_is_that_of_a_folder(
     server: FaultyBucket,
     folder: str,
@@ -300,7 +301,7 @@ def test_a_shuffled_dataset_in_a_bucket_is_that_of_a_folder(
     check_done(server, folder, dataset_bytes(tmp_path / "out"))
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", quick([0, 1], 0))
 def test_a_dataset_in_a_bucket_is_reused_and_mixed_like_that_of_a_folder(
     server: FaultyBucket,
     folder: str,
@@ -411,14 +412,18 @@ def test_in_gcs_a_file_that_is_gone_already_keeps_no_other_from_being_removed(
 
 @pytest.mark.parametrize(
     ("kind", "fault"),
-    [
-        ("any", Fault(500, "InternalError")),
-        ("any", Fault(503, "SlowDown")),
-        ("create", Fault(409, "ConditionalRequestConflict")),
-        ("any", Fault(cut="before")),
-        ("any", Fault(cut="lost")),
-        ("any", Fault(cut="half")),
-    ],
+    quick(
+        [
+            ("any", Fault(500, "InternalError")),
+            ("any", Fault(503, "SlowDown")),
+            ("create", Fault(409, "ConditionalRequestConflict")),
+            ("any", Fault(cut="before")),
+            ("any", Fault(cut="lost")),
+            ("any", Fault(cut="half")),
+        ],
+        first=2,
+        several=True,
+    ),
     ids=["500", "503", "409", "cut", "lost", "half"],
 )
 def test_a_job_survives_a_store_that_fails_often(
@@ -453,7 +458,7 @@ def test_a_store_that_ignores_conditions_is_refused_and_left_clean(
         pipeline.prepare(inputs, f"s3://{BUCKET}/{folder}", workers=0, **OPTIONS)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", quick([0, 2], 0))
 def test_credentials_that_expire_stop_the_run_and_new_ones_resume_it(
     server: FaultyBucket,
     folder: str,
@@ -672,6 +677,7 @@ pipeline.prepare(sys.argv[2:], sys.argv[1], workers=2, format="nanogpt", val="do
 """
 
 
+@pytest.mark.long
 def test_killed_between_the_parts_of_an_upload_and_resumed_nothing_is_left_over(
     server: FaultyBucket, folder: str, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.cases import quick
 from support.commands import command, in_process
 from support.doctor import SECRET, by_name, why
 
@@ -391,7 +392,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", quick([signal.SIGINT, signal.SIGTERM], signal.SIGINT))
 def test_a_pool_that_waits_for_a_dead_worker_is_told_of_and_explained_when_it_is_stopped(
     number: signal.Signals, tmp_path: Path
 ) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.cases import quick
 from support.commands import command, dataset_bytes
 from support.inputs import sample_texts, write_jsonl
 
@@ -43,23 +45,27 @@ def shuffled_bytes(source: Path, output: Path, workers: int, *more: object) -> d
     return dataset_bytes(output)
 
 
+@pytest.mark.parametrize("chosen", quick([(2,), (3, "--memory", "4GB")], first=1))
 def test_workers_and_memory_change_nothing(
-    source: Path, expected: dict[str, bytes], tmp_path: Path
+    source: Path, expected: dict[str, bytes], tmp_path: Path, chosen: tuple[Any, ...]
 ) -> None:
-    assert shuffled_bytes(source, tmp_path / "o", 2) == expected
-    assert shuffled_bytes(source, tmp_path / "p", 3, "--memory", "4GB") == expected
+    assert shuffled_bytes(source, tmp_path / "o", *chosen) == expected
 
 
 @pytest.mark.parametrize(
     ("fault", "workers"),
-    [
-        ("torn@2 write *run-0-*", 0),
-        ("torn@1 write *merge-0-*", 0),
-        ("torn@2 write *range-0-*", 0),
-        ("kill@1 unlink *run-0-*", 0),  # the runs are not needed any more
-        ("torn@1 write *train.numbers*", 0),
-        ("worker:kill@2 write *range-*", 2),
-    ],
+    quick(
+        [
+            ("torn@2 write *run-0-*", 0),
+            ("torn@1 write *merge-0-*", 0),
+            ("torn@2 write *range-0-*", 0),
+            ("kill@1 unlink *run-0-*", 0),  # the runs are not needed any more
+            ("torn@1 write *train.numbers*", 0),
+            ("worker:kill@2 write *range-*", 2),
+        ],
+        first=1,
+        several=True,
+    ),
 )
 def test_a_kill_is_resumed_to_the_same_bytes(
     source: Path, expected: dict[str, bytes], tmp_path: Path, fault: str, workers: int

@@ -123,6 +123,7 @@ def own_copy(large_inputs: list[Path], tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_a_change_that_sampling_misses_is_found_on_resume(own_copy: Path, tmp_path: Path) -> None:
     """A touched file's units are done again and must come out the same."""
     path, content = own_copy, own_copy.read_bytes()

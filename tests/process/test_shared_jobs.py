@@ -11,7 +11,7 @@ from support.inputs import sample_texts, write_jsonl
 
 import tokenmill
 from tokenmill import finishing, pipeline
-from tokenmill.errors import RefusedError, StorageError, UsageError
+from tokenmill.errors import RefusedError, StorageError
 from tokenmill.output import commit
 from tokenmill.planning import plan
 
@@ -84,13 +84,6 @@ def test_a_dataset_of_parts_can_be_compared_and_reused(folder: Path) -> None:
     assert (report.problems, report.complete) == ([], True)
     again = pipeline.prepare(given, folder / "new", workers=0, val="0.2", reuse=str(out))
     assert again.run["reused"]["documents"] == 80
-
-
-def test_another_order_is_not_exported_to_a_store(folder: Path) -> None:
-    tokenmill.prepare(folder / "a.jsonl", folder / "o", workers=0, val="0.1", quiet=True)
-    with pytest.raises(UsageError, match="cannot write to a bucket yet"):
-        pipeline.export(folder / "o", f"shared:{folder / 'x'}", format="llmc", shuffle=True)
-    assert not (folder / "x").exists()
 
 
 def test_a_dataset_beside_texts_may_have_a_relative_name(

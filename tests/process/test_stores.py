@@ -321,6 +321,7 @@ def test_folders_patterns_and_odd_names_of_s3_are_found(
         found("s3://corpus/odd")
 
 
+@pytest.mark.long
 def test_inputs_in_a_bucket_are_read_from_a_store_that_fails_often(
     tmp_path: Path, texts: list[str], env: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

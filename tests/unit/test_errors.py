@@ -20,7 +20,7 @@ from tokenmill.errors import (
     UsageError,
     from_wire,
 )
-from tokenmill.inputs import find
+from tokenmill.inputs.opening import identify
 from tokenmill.inputs.source import Source
 from tokenmill.settings import Reading
 from tokenmill.tokenizer.encoders.checking import Checker
@@ -80,7 +80,7 @@ def test_a_downloaded_file_that_is_wrong_is_known_by_its_address(tmp_path: Path)
         fingerprint="etag:x", mtime_ns=0,
     )  # fmt: skip
     with pytest.raises(InputError, match=r"^s3://bucket/a\.parquet: ") as caught:
-        find.at_hand(source, str(path), Reading("text"))
+        identify.at_hand(source, str(path), Reading("text"))
     assert str(tmp_path) not in str(caught.value)
 
 

@@ -94,6 +94,7 @@ def test_damaged_page_headers_never_raise(
     pages(str(path), metadata.row_group(0).column(0))
 
 
+@pytest.mark.long
 def test_a_large_value_in_parquet(tmp_path: Path) -> None:
     text = "some words here " * 6_000_000  # 96 MB
     path = tmp_path / "a.parquet"

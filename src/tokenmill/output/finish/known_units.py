@@ -50,7 +50,8 @@ def open_placed(
     second half of a shuffled job. `recorded`: what there is to place."""
     found = workspace.placed_units(plan.work_fingerprint)
     placed, ordered = halves(plan, RecordRows(found))
-    assert isinstance(placed, RecordRows)
+    if not isinstance(placed, RecordRows):
+        raise TypeError("rows of a table give rows of a table")
 
     def is_same(one: UnitRecord) -> bool:
         """Its object is known to be whole, or is compared when it is read."""
