@@ -131,7 +131,7 @@ def run(check: Check) -> str:
             return _mutant(name.partition(": ")[2], folder, check.seed)
         return store_case(check, jobs, name, folder)
 
-    check.each([*names, *mutants], one, seconds=600)
+    check.each([*names, *mutants], one, seconds=1800)
     done = check.outcomes
     told = [
         f"{done[what]:,} {what}"
@@ -151,7 +151,7 @@ def _mutant(name: str, folder: Path, seed: int) -> str:
         [sys.executable, "-m", "reliability.r23_store", name, str(folder), str(seed)],
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=1500,
         cwd=Path(__file__).parent.parent,
         env={**os.environ, "TMPDIR": str(folder)},
     )
